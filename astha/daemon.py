@@ -14,7 +14,7 @@ import structlog
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
-from astha.errors import ConfigError, Fenced, SourceError
+from astha.errors import ConfigError, LeadershipLost, SourceError
 from astha.events import Transaction
 from astha.lanes.failures import FailureLog
 from astha.lanes.inspection import shown_reason, shown_state, slowest
@@ -33,8 +33,7 @@ from astha.subscribers.contract import Subscriber
 from astha.subscribers.lane_policy import LanePolicy
 from astha.tasks import cancel_and_wait, first_of
 from registry.contract import MetadataStore
-from registry.errors import Fenced as RegistryFenced
-from registry.errors import PermissionDenied, RegistryError, SchemaMismatch, Unavailable
+from registry.errors import Fenced, PermissionDenied, RegistryError, SchemaMismatch, Unavailable
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -93,7 +92,7 @@ class Daemon:
             Lifecycle(each.name, each.subscriber, each.policy, clock, self._failures) for each in components
         ]
         # Called with all transactions; must not wait or fail.
-        self.taps: list[Callable[[Sequence[Transaction]], None]] = []
+        self.observers: list[Callable[[Sequence[Transaction]], None]] = []
         self._make_lanes()
 
     def _make_lanes(self) -> None:
@@ -150,7 +149,7 @@ class Daemon:
                 return
             try:
                 await self._lead()
-            except (Fenced, RegistryFenced) as fenced:
+            except (LeadershipLost, Fenced) as fenced:
                 log.error("leadership lost: standing by", reason=str(fenced))
             except PermissionDenied as error:
                 raise ConfigError(str(error)) from error
@@ -243,8 +242,8 @@ class Daemon:
             case _:
                 self._received = max(self._received, batch[-1].position)
                 self.router.route(batch)
-                for tap in self.taps:
-                    tap(batch)
+                for observe in self.observers:
+                    observe(batch)
 
     async def _keep_ledger(self) -> None:
         while True:
@@ -268,7 +267,7 @@ class Daemon:
         """Returns False if it could not be written now. Raises `Fenced` or `PermissionDenied` if it never can."""
         try:
             await self._write_ledger(last=last)
-        except (RegistryFenced, PermissionDenied):
+        except (Fenced, PermissionDenied):
             raise
         except (RegistryError, TimeoutError) as error:
             log.warning("ledger not written, will be retried", error=repr(error))
@@ -283,7 +282,7 @@ class Daemon:
     async def _write_last(self) -> None:
         try:
             await self._try_ledger(last=True)
-        except (Fenced, RegistryFenced, PermissionDenied) as error:
+        except (LeadershipLost, Fenced, PermissionDenied) as error:
             log.warning("ledger not written at the end; what it lacks is delivered again", error=str(error))
 
     def _enforce_wal_budget(self) -> None:

@@ -12,7 +12,7 @@ AsthaError
 |-- DeliveryError      raised by components, as an instruction
 |   |-- Reject         this event can never be delivered          -> do not retry: drop it, refresh
 |   `-- Retry          not now                                    -> retry with backoff
-`-- Fenced             another daemon leads                       -> stop delivering, stand by
+`-- LeadershipLost     another daemon leads                       -> stop delivering, stand by
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "ConfigError",
     "DecodeError",
     "DeliveryError",
-    "Fenced",
+    "LeadershipLost",
     "Reject",
     "Retry",
     "SlotInUse",
@@ -86,5 +86,5 @@ class Retry(DeliveryError):
     pass
 
 
-class Fenced(AsthaError):
+class LeadershipLost(AsthaError):
     pass

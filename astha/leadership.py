@@ -11,12 +11,11 @@ import asyncio
 import structlog
 
 from astha.clock import LoopClock
-from astha.errors import ConfigError, Fenced
+from astha.errors import ConfigError, LeadershipLost
 from astha.settings.groups import LeaseSettings as LeaseSettings
-from registry.clock import Unchanged
+from registry.clock import UnchangedTimer
 from registry.contract import MetadataStore
-from registry.errors import Fenced as RegistryFenced
-from registry.errors import PermissionDenied, RegistryError, SchemaMismatch, Unavailable
+from registry.errors import Fenced, PermissionDenied, RegistryError, SchemaMismatch, Unavailable
 from registry.models import DaemonLease
 
 log = structlog.get_logger(__name__)
@@ -49,7 +48,7 @@ class Leadership:
     @property
     def lease(self) -> DaemonLease:
         if self._lease is None:
-            raise Fenced("this daemon does not lead")
+            raise LeadershipLost("this daemon does not lead")
         return self._lease
 
     @property
@@ -63,7 +62,7 @@ class Leadership:
     async def acquire(self) -> None:
         """Returns when this daemon leads. Raises ConfigError if the database role may not take the lease."""
         waited = False
-        others = Unchanged[DaemonLease](self._clock)
+        others = UnchangedTimer[DaemonLease](self._clock)
         while True:
             asked = self._clock.monotonic()
             try:
@@ -85,7 +84,7 @@ class Leadership:
                     log.info("another daemon leads, standing by", group=self.group)
             await self._clock.sleep(self._settings.ttl_s / 5)
 
-    async def _take(self, others: Unchanged[DaemonLease]) -> DaemonLease | None:
+    async def _take(self, others: UnchangedTimer[DaemonLease]) -> DaemonLease | None:
         name, holder, ttl_ms = self.group, self._holder, self._ttl_ms
         lease = await self._store.take_daemon_lease(name, holder, ttl_ms)
         if lease is not None:
@@ -99,20 +98,20 @@ class Leadership:
         return lease
 
     async def hold(self) -> None:
-        """Renews the lease until cancelled. Raises `Fenced` when leadership is lost."""
+        """Renews the lease until cancelled. Raises `LeadershipLost` when leadership is lost."""
         while True:
             await self._clock.sleep(self._settings.ttl_s / 4)
             asked = self._clock.monotonic()
             try:
                 async with asyncio.timeout(self._settings.ttl_s / 2):
                     lease = await self._store.renew_daemon_lease(self.lease, self._ttl_ms)
-            except RegistryFenced as error:
+            except Fenced as error:
                 self._valid_until = 0.0
-                raise Fenced(str(error)) from error
+                raise LeadershipLost(str(error)) from error
             except (PermissionDenied, Unavailable, TimeoutError) as error:
                 log.warning("lease not renewed", error=repr(error))
                 if not self.lease_is_valid():
-                    raise Fenced("the lease expired while the registry did not answer") from error
+                    raise LeadershipLost("the lease expired while the registry did not answer") from error
             else:
                 self._accept(lease, asked)
 

@@ -28,7 +28,7 @@ class SystemClock:
         return time.monotonic()
 
 
-class Unchanged(Generic[T]):
+class UnchangedTimer(Generic[T]):
     """Measures for how long a value has been the same, by the local monotonic clock: wall clocks need not agree."""
 
     def __init__(self, clock: Clock) -> None:
@@ -43,14 +43,14 @@ class Unchanged(Generic[T]):
         return now - self._seen[1]
 
 
-class UnchangedValues(Generic[K, T]):
-    """`Unchanged` for many values, by key."""
+class UnchangedTimers(Generic[K, T]):
+    """`UnchangedTimer` for many values, by key."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._values: dict[K, Unchanged[T]] = {}
+        self._values: dict[K, UnchangedTimer[T]] = {}
 
     def seconds(self, values: Mapping[K, T]) -> dict[K, float]:
         """Returns for how long each value has been the same. Forgets keys that are not given."""
-        self._values = {key: self._values.get(key) or Unchanged(self._clock) for key in values}
+        self._values = {key: self._values.get(key) or UnchangedTimer(self._clock) for key in values}
         return {key: self._values[key].seconds(value) for key, value in values.items()}

@@ -51,13 +51,18 @@ class EventBatch(msgspec.Struct, gc=False):
             self._tally = {(kind.table, str(operation)): number for (kind, operation), number in counted.items()}
         return self._tally
 
-    def split(self, events: int) -> tuple[EventBatch, EventBatch | None]:
-        """Splits off the first transactions: at most so many events, but at least one transaction."""
-        if len(self.transactions) == 1 or len(self.events) <= events:
-            return self, None
+    def count_within(self, events: int) -> int:
+        """Returns how many of the first transactions have at most so many events together, but at least 1."""
         taken = 0
         for number, transaction in enumerate(self.transactions):
             taken += len(transaction.events)
             if taken > events and number:
-                return EventBatch.of(self.transactions[:number]), EventBatch.of(self.transactions[number:])
-        return self, None  # the first transaction alone is larger, and the others have no events
+                return number
+        return len(self.transactions)
+
+    def divide(self, transactions: int) -> list[EventBatch]:
+        """Returns batches of so many transactions each; the last one may have fewer."""
+        if transactions == 1:
+            return [EventBatch.of((transaction,)) for transaction in self.transactions]
+        starts = range(0, len(self.transactions), transactions)
+        return [EventBatch.of(self.transactions[start : start + transactions]) for start in starts]

@@ -116,7 +116,9 @@ class Delivery:
         """Returns what is delivered together; `events` limits it for components that take single events."""
         if self._on_transactions is not None:
             return self._queue.gather(_TRANSACTIONS_EVENTS)
-        return self._queue.head(events if self._on_transaction is None else 1)
+        if self._on_transaction is not None:
+            return self._queue.head_transaction()
+        return self._queue.head(events)
 
     def _complete(self, batch: EventBatch) -> bool:
         """Returns False if the lane no longer wants the batch; its queue has been discarded then."""

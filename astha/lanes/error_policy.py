@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from astha.errors import Fenced, Reject, Retry
+from astha.errors import LeadershipLost, Reject, Retry
 from registry import errors as registry_errors
 
 
@@ -24,7 +24,7 @@ class Treatment(msgspec.Struct, frozen=True):
 _TREATMENTS: tuple[tuple[type[BaseException], Treatment], ...] = (
     (Reject, Treatment(Action.DROP, "the component rejected this event for good; see its own log")),
     (Retry, Treatment(Action.RETRY, "the component asked for another attempt")),
-    (Fenced, Treatment(Action.BREAK, "another daemon leads; this one stands by")),
+    (LeadershipLost, Treatment(Action.BREAK, "another daemon leads; this one stands by")),
     (registry_errors.Fenced, Treatment(Action.BREAK, "another daemon leads; this one stands by")),
     (registry_errors.Invalid, Treatment(Action.DROP, "the registry refuses what the component wrote")),
     (registry_errors.PermissionDenied, Treatment(Action.RETRY, "run `astha check`: it names what the role lacks")),

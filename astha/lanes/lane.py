@@ -165,13 +165,13 @@ class Lane:
     def force_open_circuit(self, reason: str) -> None:
         """As `open_circuit`, also if the component holds: the database can't keep more for it."""
         self.breaker.open()
-        self.counts.broken += 1
+        self.counts.circuit_openings += 1
         self._leave(LaneState.BROKEN, reason)
 
     def hold(self, reason: str) -> None:
         """Drops nothing: the database keeps what follows the event that could not be delivered."""
         if self.state is not LaneState.HELD:
-            self.counts.broken += 1
+            self.counts.circuit_openings += 1
             self.held_attempts = 0
         self.breaker.open()
         self.status.enter(LaneState.HELD, reason)

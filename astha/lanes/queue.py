@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from astha.events import EventBatch, Transaction
 
 _BATCH_TRANSACTIONS = 256
-"""Transactions per batch that is made here: long batches are expensive to split repeatedly."""
+"""Transactions per batch that is made here: splitting a batch copies the rest of it, so a long one is divided first."""
 
 
 class LaneQueue:
@@ -44,11 +44,29 @@ class LaneQueue:
 
     def head(self, events: int) -> EventBatch:
         """Returns the first transactions of the first batch: at most so many events, but at least one transaction."""
-        batch, rest = self._batches[0].split(events)
-        if rest is not None:
-            self._batches[0] = batch
-            self._batches.insert(1, rest)
-        return batch
+        batch = self._batches[0]
+        if len(batch.events) <= events or len(batch.transactions) == 1:
+            return batch
+        part = max(events, _BATCH_TRANSACTIONS)
+        if len(batch.transactions) > part:
+            batch = self._replace_first(batch.divide(part))
+        whole = batch.count_within(events)
+        if whole == len(batch.transactions):
+            return batch
+        return self._replace_first(
+            [EventBatch.of(batch.transactions[:whole]), EventBatch.of(batch.transactions[whole:])]
+        )
+
+    def head_transaction(self) -> EventBatch:
+        """Returns a batch of the first transaction. Divides the first batch once for all its transactions."""
+        batch = self._batches[0]
+        return batch if len(batch.transactions) == 1 else self._replace_first(batch.divide(1))
+
+    def _replace_first(self, parts: list[EventBatch]) -> EventBatch:
+        """Puts `parts`, which together are the first batch, in its place; returns the first of them."""
+        self._batches.popleft()
+        self._batches.extendleft(reversed(parts))
+        return parts[0]
 
     def gather(self, events: int) -> EventBatch:
         """Returns the first transactions, of several batches: at most so many events, but at least one transaction."""

@@ -83,7 +83,7 @@ class LaneCounts(msgspec.Struct):
     dropped: int = 0
     refreshes: int = 0
     failed_refreshes: int = 0
-    broken: int = 0
+    circuit_openings: int = 0  # and holds, which open it too
     failed_deliveries: int = 0
     refresh_calls: int = 0
     latency_us: Counter[int] = msgspec.field(default_factory=Counter)  # power of two -> transactions

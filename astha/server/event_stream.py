@@ -49,7 +49,7 @@ class EventLine(msgspec.Struct, frozen=True):
 
 
 class EventStream:
-    """An observer for `Daemon.taps`. Costs nothing while there are no watchers.
+    """An observer for `Daemon.observers`. Costs nothing while there are no watchers.
 
     `has_room` returns whether the listener takes more, `send` sends it a frame; neither waits.
     """

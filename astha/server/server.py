@@ -176,14 +176,14 @@ class Server:
         lost = asyncio.Event()
         self._link = await Link.open(sock, daemon_decoder, self._received, lost.set)
         self._link.send(self._options)
-        self._daemon.taps.append(self._event_stream)
+        self._daemon.observers.append(self._event_stream)
         return lost
 
     def part(self) -> None:
         """Ends the link, and with it the listener."""
         self._event_stream.tables = frozenset()
-        if self._event_stream in self._daemon.taps:
-            self._daemon.taps.remove(self._event_stream)
+        if self._event_stream in self._daemon.observers:
+            self._daemon.observers.remove(self._event_stream)
         for task in self._replying:
             task.cancel()
         if self._link is not None:

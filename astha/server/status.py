@@ -48,7 +48,7 @@ class CountsReport(msgspec.Struct, frozen=True):
     dropped: int
     refreshes: int
     failed_refreshes: int
-    broken: int
+    circuit_openings: int
 
 
 class BreakerReport(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentR
             dropped=counts.dropped,
             refreshes=counts.refreshes,
             failed_refreshes=counts.failed_refreshes,
-            broken=counts.broken,
+            circuit_openings=counts.circuit_openings,
         ),
         breaker=BreakerReport(lane.breaker.state, lane.breaker.failures),
         problems=_problems(daemon, lane.name) if leads else [],

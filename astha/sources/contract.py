@@ -52,7 +52,7 @@ class SourceStatus(msgspec.Struct, frozen=True):
 
 class Source(Protocol):
     """One reader of one registry. Reconnects by itself. Raises only ConfigError, which an operator has to correct, and
-    Fenced if the registry was replaced by another one.
+    LeadershipLost if the registry was replaced by another one.
     """
 
     def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:

@@ -41,7 +41,7 @@ _COUNTERS = {
     "drops": "Events dropped after all attempts; a refresh follows.",
     "refreshes": "Refreshes that succeeded.",
     "failed_refreshes": "Refreshes that failed and were retried.",
-    "circuit_opened": "Times that the component's circuit was opened.",
+    "circuit_openings": "Times that the component's circuit opened, or that it was held.",
 }
 
 
@@ -183,7 +183,7 @@ def _deliveries(lanes: list[Lane]) -> Iterator[Metric]:
         latency.add_metric([lane.name], _buckets(lane), counts.latency_sum_us / 1e6)
         numbers = (
             delivery_attempts(lane), counts.failed_deliveries, counts.dropped,
-            counts.refreshes, counts.failed_refreshes, counts.broken,
+            counts.refreshes, counts.failed_refreshes, counts.circuit_openings,
         )  # fmt: skip
         for counter, number in zip(counters.values(), numbers, strict=True):
             counter.add_metric([lane.name], number)

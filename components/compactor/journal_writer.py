@@ -9,7 +9,7 @@ import structlog
 from astha.clock_guard import ClockGuard, may_delete_by_age
 from components.compactor.execution.claim import abort_stale_claims
 from components.compactor.scheduling.scheduler import Scheduler
-from registry.clock import Clock, UnchangedValues
+from registry.clock import Clock, UnchangedTimers
 from registry.contract import MetadataStore
 from registry.inputs import CompactionDraft
 from registry.models import CompactionStatus
@@ -28,7 +28,7 @@ class JournalWriter:
         self._clock = clock
         self._scheduler = scheduler
         self._guard = guard
-        self._claims = UnchangedValues[int, int](clock)
+        self._claims = UnchangedTimers[int, int](clock)
         self._writing = asyncio.Lock()
 
     async def catch_up(self) -> None:

@@ -2,7 +2,7 @@
 
 A table that cannot be committed to does not block its lane. Its changes are skipped, and the table is recorded here, in
 the registry, before they are acknowledged: a crash at any point leaves either the record or the effect. After a table's
-refresh, the record holds the visibility of the snapshot that was read, until the ledger passes it: a restart may
+refresh, the record contains the visibility of the snapshot that was read, until the ledger passes it: a restart may
 deliver those transactions again.
 """
 
@@ -41,13 +41,13 @@ class PendingRefreshes:
         self._store = store
         self._clock = clock
         self._backoff = Backoff(settings.retry_initial_s, settings.retry_max_s)
-        self._notes = UpdaterState()
+        self._state = UpdaterState()
         self._changed = False
         self._saving = asyncio.Lock()
         self._skipped: dict[int, deque[tuple[int, Position]]] = {}
 
     async def load(self) -> None:
-        self._notes = await read_updater_state(self._store)
+        self._state = await read_updater_state(self._store)
         self._changed = False
 
     async def save(self) -> None:
@@ -60,27 +60,27 @@ class PendingRefreshes:
                 return
             self._changed = False
             try:
-                await write_updater_state(self._store, self._notes)
+                await write_updater_state(self._store, self._state)
             except BaseException:
                 self._changed = True
                 raise
 
     def __contains__(self, table_id: int) -> bool:
-        return table_id in self._notes.troubled
+        return table_id in self._state.troubled
 
     def __iter__(self) -> Iterator[FailingTable]:
-        return iter(list(self._notes.troubled.values()))
+        return iter(list(self._state.troubled.values()))
 
     @property
     def next_try(self) -> int | None:
-        return min((table.next_try for table in self._notes.troubled.values()), default=None)
+        return min((table.next_try for table in self._state.troubled.values()), default=None)
 
     def add(self, table_id: int, table: str, reason: str, *, stopped: bool = False, now: bool = False) -> None:
         """Records that the table could not be updated. It is retried with backoff, or `now`."""
-        known = self._notes.troubled.get(table_id)
+        known = self._state.troubled.get(table_id)
         at = self._clock.now_ms()
         attempts = (0 if known is None else known.attempts) + (not now)
-        self._notes.troubled[table_id] = FailingTable(
+        self._state.troubled[table_id] = FailingTable(
             table_id=table_id,
             table=table,
             reason=reason,
@@ -89,7 +89,7 @@ class PendingRefreshes:
             next_try=at if now else at + int(self._backoff.wait_s(attempts, self._clock) * 1000),
             stopped=stopped,
         )
-        self._notes.compared.pop(table_id, None)
+        self._state.compared.pop(table_id, None)
         self._changed = True
         if known is None or known.reason != reason:
             write = log.info if now else log.error if stopped else log.warning
@@ -99,11 +99,11 @@ class PendingRefreshes:
         """These are not committed: the table's refresh must contain them."""
         skipped = self._skipped.setdefault(events.table_id, deque(maxlen=_MAX_SKIPPED))
         skipped.extend((part.transaction, part.position) for part in events.transactions)
-        known = self._notes.troubled[events.table_id]
+        known = self._state.troubled[events.table_id]
         if known.stopped or events.changes_schema:  # the change may be the remedy
             soon = self._clock.now_ms() + int(self._backoff.initial_s * 1000)
             if known.next_try > soon:
-                self._notes.troubled[events.table_id] = msgspec.structs.replace(known, next_try=soon)
+                self._state.troubled[events.table_id] = msgspec.structs.replace(known, next_try=soon)
 
     def contains_skipped(self, table_id: int, visibility: SnapshotVisibility) -> bool:
         """Whether a snapshot of that visibility contains every skipped transaction of the table."""
@@ -113,11 +113,11 @@ class PendingRefreshes:
         """The table's refresh is done. `compared` says what its snapshot contained; None if the lane refreshed, which
         knows that itself.
         """
-        known = self._notes.troubled.pop(table_id, None)
+        known = self._state.troubled.pop(table_id, None)
         self._skipped.pop(table_id, None)
-        before = self._notes.compared.pop(table_id, None)
+        before = self._state.compared.pop(table_id, None)
         if compared is not None:
-            self._notes.compared[table_id] = compared
+            self._state.compared[table_id] = compared
         if known is not None or before is not None or compared is not None:
             self._changed = True
         if known is not None:
@@ -126,18 +126,18 @@ class PendingRefreshes:
     def remove(self, table_id: int) -> None:
         """Forgets a table that no longer exists, or is no longer for Iceberg."""
         self._skipped.pop(table_id, None)
-        known = self._notes.troubled.pop(table_id, None), self._notes.compared.pop(table_id, None)
+        known = self._state.troubled.pop(table_id, None), self._state.compared.pop(table_id, None)
         self._changed = self._changed or known != (None, None)
 
     @property
     def has_completed(self) -> bool:
-        return bool(self._notes.compared)
+        return bool(self._state.compared)
 
     def forget_completed(self, until: Position | None = None) -> None:
         """Forgets what completed refreshes contained: all of them, or those that the ledger's position has passed."""
-        for table_id, compared in list(self._notes.compared.items()):
+        for table_id, compared in list(self._state.compared.items()):
             if until is None or compared.until <= until:
-                del self._notes.compared[table_id]
+                del self._state.compared[table_id]
                 self._changed = True
 
     def new_events(self, events: TableEvents) -> TableEvents | None:
@@ -145,7 +145,7 @@ class PendingRefreshes:
 
         Returns None if it contained only a part of a transaction: then the table needs another refresh.
         """
-        compared = self._notes.compared.get(events.table_id)
+        compared = self._state.compared.get(events.table_id)
         if compared is None:
             return events
         new = without(events, compared)
@@ -161,7 +161,7 @@ def without(events: TableEvents, compared: Compared) -> TableEvents:
     """Returns the events without those that the refresh contained."""
     return TableEvents(
         events.table_id,
-        [part for part in events.transactions if not compared.holds(part.transaction, part.position)],
+        [part for part in events.transactions if not compared.contains(part.transaction, part.position)],
     )
 
 

@@ -121,7 +121,7 @@ async def test_a_broken_component_never_comes_back(url: str, writing: MetadataSt
         subscriber.misbehave(Fault.FAIL)
         await writing.ensure_consumer_group(f"g{number}")
         broken = number + 1
-        await running.until(lambda n=broken: running.lane("a").counts.broken >= n, "the break-out")  # type: ignore[misc]
+        await running.until(lambda n=broken: running.lane("a").counts.circuit_openings >= n, "the break-out")  # type: ignore[misc]
         subscriber.behave()
         await running.agree(writing)
         await running.live()

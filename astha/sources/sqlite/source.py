@@ -11,7 +11,7 @@ from tenacity import AsyncRetrying
 
 from astha.backoff import Backoff
 from astha.clock import LoopClock, SystemLoopClock
-from astha.errors import Fenced, SourceLost
+from astha.errors import LeadershipLost, SourceLost
 from astha.settings.groups import TailSettings as TailSettings
 from astha.sources.contract import Batch, Gap, Progress, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
@@ -45,7 +45,7 @@ class SqliteSource:
     give the start and the file that it belongs to.
 
     After a Gap, positions belong to the new history, and only such positions may be acknowledged. With a `store`, a
-    stream whose file is replaced raises Fenced, and the next one begins with a Gap.
+    stream whose file is replaced raises LeadershipLost, and the next one begins with a Gap.
     """
 
     def __init__(
@@ -160,9 +160,9 @@ class SqliteSource:
         return CommitWatcher(self._path, self._intervals, inotify=self._settings.inotify)
 
     def _require_same_file(self, gap: Gap, reader: LogReader) -> None:
-        """Raises Fenced if the file was replaced: positions, lease and ledger of a daemon belong to one file."""
+        """Raises LeadershipLost if the file was replaced: position, lease and ledger belong to one file."""
         if self._store is not None and self._file is not None and reader.identity != self._file:
-            raise Fenced(f"{gap.reason}: starting over with it")
+            raise LeadershipLost(f"{gap.reason}: starting over with it")
 
     def _update(self, batch: Batch, reader: LogReader) -> None:
         """Updates the trimmer's bounds together with what the consumer sees."""

@@ -36,7 +36,7 @@ _IMPATIENT = LanePolicy(attempts=4, backoff_initial_s=0.05, breaker_failures=4, 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComponentOutcome:
     name: str
     events: int
     refreshes: int
@@ -54,7 +54,7 @@ class Outcome:
         }
 
 
-async def show(url: str, stage: Stage) -> list[Outcome]:
+async def show(url: str, stage: Stage) -> list[ComponentOutcome]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     await asyncio.to_thread(migrate, url)
     components = {
@@ -128,9 +128,9 @@ def _slot_of(url: str) -> str:
     return "demo" if "/" in name else f"demo_{name}"
 
 
-async def _outcome(store: MetadataStore, lane: Lane, subscriber: RecordingSubscriber) -> Outcome:
+async def _outcome(store: MetadataStore, lane: Lane, subscriber: RecordingSubscriber) -> ComponentOutcome:
     transactions = sum(lane.counts.latency_us.values())
-    return Outcome(
+    return ComponentOutcome(
         lane.name,
         len(subscriber.events),
         lane.counts.refreshes,

@@ -44,7 +44,7 @@ REGIONS = ("eu", "us", "ap")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LakeOutcome:
     inserted: int
     files: int
     snapshots: int
@@ -103,7 +103,7 @@ class Fragile:
             raise ConnectionError("the catalog is unavailable (simulated)")
 
 
-async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
+async def show(url: str, warehouse: Path, stage: Stage) -> LakeOutcome:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     await asyncio.to_thread(migrate, url)
     clock = SystemLoopClock()
@@ -197,14 +197,14 @@ def _rows(number: int) -> pa.Table:
     )
 
 
-async def _outcome(around: ComponentContext, inserted: int, lane: Lane) -> Outcome:
+async def _outcome(around: ComponentContext, inserted: int, lane: Lane) -> LakeOutcome:
     database, name = TABLE.split(".")
     table = await around.store.get_table(database, name)
     assert table is not None  # noqa: S101  (created above)
     snapshots, rows, metadata = await asyncio.to_thread(_seen, around)
     read = await asyncio.to_thread(count_with_duckdb, metadata)
     equal = await _verify(around)
-    return Outcome(
+    return LakeOutcome(
         inserted, table.file_count, snapshots, lane.counts.refreshes, table.row_count, rows, read, equal
     )  # fmt: skip
 

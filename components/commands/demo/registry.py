@@ -30,7 +30,7 @@ Question = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RegistryOutcome:
     topics: int
     segments: int
     seconds: float
@@ -53,7 +53,7 @@ class Outcome:
         }
 
 
-async def show(name: str, url: str, segments: int, stage: Stage) -> Outcome:
+async def show(name: str, url: str, segments: int, stage: Stage) -> RegistryOutcome:
     """Runs this part on one backend. ``segments`` is rounded up so that all partitions get the same number."""
     await asyncio.to_thread(migrate, url)
     store = CachedStore(await open_store(url))
@@ -63,7 +63,7 @@ async def show(name: str, url: str, segments: int, stage: Stage) -> Outcome:
         await store.close()
 
 
-async def _play(name: str, store: CachedStore, segments: int, stage: Stage) -> Outcome:
+async def _play(name: str, store: CachedStore, segments: int, stage: Stage) -> RegistryOutcome:
     topics = [f"topic-{number:03}" for number in range(TOPICS)]
     for topic in topics:
         await store.create_topic(topic, PARTITIONS, config={"codec": "lz4"})
@@ -77,7 +77,7 @@ async def _play(name: str, store: CachedStore, segments: int, stage: Stage) -> O
     await _timed(store, questions, also=_look_around(store))
     counts, topic_rate, partition_rate = store.counts["segments"], store.topic_hit_rate, store.partition_hit_rate
     cached = await _timed(store, questions)
-    return Outcome(
+    return RegistryOutcome(
         TOPICS, batches * BATCH, seconds, direct, cached,
         topic_rate, partition_rate, counts.hits / (counts.hits + counts.misses),
     )  # fmt: skip

@@ -41,7 +41,7 @@ _WATCH_S = 1.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StreamsOutcome:
     acknowledged: int
     read: int
     right: bool
@@ -144,7 +144,7 @@ class Viewer:
             self._seen.update((polled.partition_id, record.offset) for record in polled.records)
 
 
-async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
+async def show(url: str, warehouse: Path, stage: Stage) -> StreamsOutcome:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     await asyncio.to_thread(migrate, url)
     clock = SystemLoopClock()
@@ -160,7 +160,9 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
         return await _act(around, reading, url, warehouse, stage)
 
 
-async def _act(around: ComponentContext, reading: ReadContext, url: str, warehouse: Path, stage: Stage) -> Outcome:
+async def _act(
+    around: ComponentContext, reading: ReadContext, url: str, warehouse: Path, stage: Stage
+) -> StreamsOutcome:
     clock, store = SystemLoopClock(), around.store
     seen: set[tuple[int, int]] = set()
     viewers = [
@@ -193,7 +195,7 @@ async def _act(around: ComponentContext, reading: ReadContext, url: str, warehou
             task.cancel()
     rows = [row for number in range(AGENTS * EACH) async for row in store.stream_segments(TOPIC, number)]
     epochs = [lease.epoch for lease in await store.list_partition_leases(topic=TOPIC)]
-    return Outcome(
+    return StreamsOutcome(
         agents.acknowledged, len(seen), all(viewer.right for viewer in viewers),
         len(rows), len({row.uri for row in rows}), sum(epoch > 1 for epoch in epochs),
         [viewer.read for viewer in viewers], median(wait for viewer in viewers for wait in viewer.waits_ms),

@@ -10,7 +10,7 @@ from components.compactor.execution.cancellation import Cancellation
 from components.compactor.execution.outcome import JobOutcome
 from components.compactor.execution.output_names import OutputNames
 from components.compactor.planning.compaction_spec import CompactionSpec
-from registry.clock import Clock, UnchangedValues
+from registry.clock import Clock, UnchangedTimers
 from registry.contract import MetadataStore
 from registry.errors import Conflict, NotFound, RegistryError, Unavailable
 from registry.inputs import CompactionDraft, CompactionOutcome
@@ -97,7 +97,7 @@ async def abort_stale_claims(
     store: MetadataStore,
     clock: Clock,
     stale_after_s: float,
-    watch: UnchangedValues[int, int] | None = None,
+    watch: UnchangedTimers[int, int] | None = None,
     *,
     by_age: bool = True,
 ) -> list[Compaction]:

@@ -37,7 +37,7 @@ from components.lib.spark.settings import SparkSettings
 
 T = TypeVar("T")
 
-_GRACE_SHARE = 0.6  # of `stop_s`, for the worker to end by itself; the rest is for the driver to learn of it
+_GRACE_SHARE = 0.6  # of `stop_timeout_s`, for the worker to end by itself; the rest is for the driver to learn of it
 _CANCEL_AGAIN_S = 0.5
 _CHECK_LIMIT_S = 1.0
 
@@ -95,7 +95,7 @@ class SparkExecutor:
     ) -> None:
         self._settings = settings
         self._merge = merge
-        self._leases = LeaseServer(settings.stop_s)
+        self._leases = LeaseServer(settings.stop_timeout_s)
         self._sessions = SessionPool(settings, self._leases, open_session)
         self._threads = ThreadPoolExecutor(settings.parallel, thread_name_prefix="spark-job")
         self._running: dict[str, RunningTask] = {}
@@ -128,7 +128,7 @@ class SparkExecutor:
     async def close(self) -> None:
         await self._sessions.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.stop_s):
+            async with asyncio.timeout(self._settings.stop_timeout_s):
                 await self._idle.wait()
         await self._leases.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -164,7 +164,7 @@ class SparkExecutor:
     async def _submit_once(self, work: Callable[[MergeTask], Any], task: MergeTask) -> Any:
         live = await self._sessions.current()
         lease = self._leases.issue(local=all(uri.startswith("file:") for uri in task.outputs))
-        grace_s = self._settings.stop_s * _GRACE_SHARE
+        grace_s = self._settings.stop_timeout_s * _GRACE_SHARE
         request = TaskRequest(pack(work, task), lease.token, live.lease_address, grace_s, task.limit_s)
         description = f"astha {task.operation_id}: {task.table} {task.partition_path}".strip()
         job = SparkJob(f"astha-{uuid4().hex}", description, attempt, request.encode())
@@ -197,7 +197,7 @@ class SparkExecutor:
             settled = await self._uninterrupted(running, self._end(running))
             raise await self._uninterrupted(running, self._explained(running, failure, settled)) from failure
         # The worker's ``bye`` may arrive after its result.
-        settled = await self._uninterrupted(running, lease.revoke(self._settings.stop_s))
+        settled = await self._uninterrupted(running, lease.revoke(self._settings.stop_timeout_s))
         try:
             return result_of(answer.result(), lease)
         except SparkError as error:
@@ -218,7 +218,7 @@ class SparkExecutor:
         if running.submitted.cancel():
             return True
         cancelling = asyncio.create_task(self._cancel(running), name=f"cancel {running.job.name}")
-        settled = await running.lease.revoke(self._settings.stop_s)
+        settled = await running.lease.revoke(self._settings.stop_timeout_s)
         await asyncio.wait([cancelling], timeout=_CANCEL_AGAIN_S)  # frees its thread, now or later
         return settled and running.live.lease_address is not None
 

@@ -77,11 +77,13 @@ class SessionPool:
     async def ping(self, live: LiveSession) -> None:
         """Raises `SessionLost` if it does not answer in time. It is ended then, and replaced when it is needed."""
         try:
-            async with asyncio.timeout(self._settings.answer_s):
+            async with asyncio.timeout(self._settings.answer_timeout_s):
                 await self.call(live.session.ping)
         except TimeoutError as error:
             self.lose(live)
-            raise SessionLost(f"the Spark session did not answer for {self._settings.answer_s:.0f} s") from error
+            raise SessionLost(
+                f"the Spark session did not answer for {self._settings.answer_timeout_s:.0f} s"
+            ) from error
         except Exception as error:
             problem = await self.call(partial(live.session.explain, error))  # may wait for the JVM's last output
             if isinstance(problem, SessionLost):
@@ -153,8 +155,8 @@ class SessionPool:
             lost.set_result(None)
 
     async def _within(self, what: str, work: Coroutine[None, None, T]) -> T:
-        """Raises `SessionProblem` after `start_s`. The thread is freed when the session is closed."""
-        limit_s = self._settings.start_s
+        """Raises `SessionProblem` after `start_timeout_s`. The thread is freed when the session is closed."""
+        limit_s = self._settings.start_timeout_s
         task = asyncio.ensure_future(work)
         done, _ = await asyncio.wait([task], timeout=limit_s)
         if not done:
@@ -167,7 +169,7 @@ class SessionPool:
         lease = self._leases.issue(local=True)
         try:
             for address in (live.lease_address, None):
-                request = TaskRequest(pack(worker_versions, None), lease.token, address, self._settings.stop_s)
+                request = TaskRequest(pack(worker_versions, None), lease.token, address, self._settings.stop_timeout_s)
                 job = SparkJob(f"astha-{uuid4().hex}", "astha: worker check", attempt, request.encode())
                 try:
                     answer = await self.call(partial(live.session.run, job))

@@ -40,14 +40,14 @@ class FailingTable(msgspec.Struct, frozen=True):
 class Compared(msgspec.Struct, frozen=True):
     """The visibility of the registry snapshot that a table was compared with. Events beyond `until` are not in it."""
 
-    place: AnySnapshotVisibility
+    visibility: AnySnapshotVisibility
     until: Position
 
-    def holds(self, transaction: int, position: Position) -> bool:
-        return position <= self.until and self.place.contains(transaction, position)
+    def contains(self, transaction: int, position: Position) -> bool:
+        return position <= self.until and self.visibility.contains(transaction, position)
 
     def splits(self, transaction: int, position: Position) -> bool:
-        return isinstance(self.place, SequenceVisibility) and self.place.splits(transaction, position)
+        return isinstance(self.visibility, SequenceVisibility) and self.visibility.splits(transaction, position)
 
 
 class UpdaterState(msgspec.Struct):
@@ -62,12 +62,12 @@ async def read_updater_state(store: DaemonState) -> UpdaterState:
     return UpdaterState() if found is None else msgspec.json.decode(found.identity, type=UpdaterState)
 
 
-async def write_updater_state(store: DaemonState, notes: UpdaterState) -> None:
+async def write_updater_state(store: DaemonState, state: UpdaterState) -> None:
     troubled = {
         table_id: msgspec.structs.replace(table, reason=table.reason[:_LONGEST_REASON])
-        for table_id, table in notes.troubled.items()
+        for table_id, table in state.troubled.items()
     }
-    await store.record_source_identity(_NAME, msgspec.json.encode(UpdaterState(troubled, notes.compared)).decode())
+    await store.record_source_identity(_NAME, msgspec.json.encode(UpdaterState(troubled, state.compared)).decode())
 
 
 async def read_failing_tables(store: DaemonState) -> dict[int, FailingTable]:

@@ -87,7 +87,7 @@ class ClassicSession:
             self._jvm = Jvm(internals.spark_home(), self._properties(), environment, self._redact)
             Thread(target=self._watch, args=[self._jvm], name="spark-watch", daemon=True).start()
             jvm = self._jvm
-            self._keep(self._connect(*jvm.connection(self._settings.start_s)))
+            self._keep(self._connect(*jvm.connection(self._settings.start_timeout_s)))
             jvm.started()
         except Exception as error:
             problem = error if isinstance(error, SparkError) else self._start_problem(error)

@@ -105,7 +105,7 @@ class Jvm:
                 raise SessionProblem(f"the JVM did not start (code {code}): {self._startup_output()}")
             if time.monotonic() > end:
                 raise SessionProblem(
-                    f"the JVM did not start within {limit_s:.0f} s: check the load of this machine, or raise start_s"
+                    f"the JVM did not start within {limit_s:.0f} s: check this machine's load, or raise start_timeout_s"
                 )
             time.sleep(_POLL_S)
         content = self._connection_file.read_bytes()

@@ -57,9 +57,9 @@ class SparkSettings(BaseModel):
     parallel: Annotated[int, Field(ge=1)] = Field(
         16, description="Most tasks submitted to Spark at a time; further ones wait in the daemon."
     )
-    start_s: Seconds = Field(120.0, description="Most seconds for a session to start.")
-    answer_s: Seconds = Field(30.0, description="Most seconds for a session to answer before it is replaced.")
-    stop_s: Seconds = Field(5.0, description="Most seconds for a cancelled task to finish what it is writing.")
+    start_timeout_s: Seconds = Field(120.0, description="Most seconds for a session to start.")
+    answer_timeout_s: Seconds = Field(30.0, description="Most seconds for a session to answer before it is replaced.")
+    stop_timeout_s: Seconds = Field(5.0, description="Most seconds for a cancelled task to finish what it is writing.")
     log_level: Literal["debug", "info", "warn", "error"] = Field(
         "warn", description="Lowest level of Spark's log messages that are logged."
     )

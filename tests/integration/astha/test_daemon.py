@@ -235,8 +235,8 @@ async def test_a_component_that_blocks_the_loop_is_named_and_broken_out(
     await running.live()
     blocking.misbehave(Fault.BLOCK, times=1, seconds=1.0)
     await writing.ensure_consumer_group("g")
-    await running.until(lambda: running.lane("blocking").counts.broken == 1, "the break-out")
-    assert running.lane("fine").counts.broken == 0
+    await running.until(lambda: running.lane("blocking").counts.circuit_openings == 1, "the break-out")
+    assert running.lane("fine").counts.circuit_openings == 0
     await running.agree(writing)
 
 
@@ -262,8 +262,8 @@ async def test_a_component_that_blocks_the_loop_in_a_task_of_its_own_is_named_to
     running = await run_daemon(url, {"restless": restless, "fine": fine}, settings={"loop_block_limit_s": 0.2})
     await running.live()
     restless.begin.set()
-    await running.until(lambda: running.lane("restless").counts.broken == 1, "the break-out")
-    assert running.lane("fine").counts.broken == 0
+    await running.until(lambda: running.lane("restless").counts.circuit_openings == 1, "the break-out")
+    assert running.lane("fine").counts.circuit_openings == 0
     await running.agree(writing)
 
 
@@ -277,10 +277,10 @@ async def test_a_laggard_is_broken_out_before_the_budget_is_exceeded(
     for number in range(40):
         noise = random.Random(number).randbytes(10_000).hex()  # PostgreSQL would compress anything simpler
         await writing.create_topic(f"t{number}", 1, config={"k": noise})
-        if running.lane("slow").counts.broken:
+        if running.lane("slow").counts.circuit_openings:
             break
-    await running.until(lambda: running.lane("slow").counts.broken >= 1, "the break-out")
-    assert running.lane("fine").counts.broken == 0, "who keeps up is not blamed"
+    await running.until(lambda: running.lane("slow").counts.circuit_openings >= 1, "the break-out")
+    assert running.lane("fine").counts.circuit_openings == 0, "who keeps up is not blamed"
     assert "budget" in str(running.lane("slow").reason)
     slow.behave()
     await running.agree(writing)

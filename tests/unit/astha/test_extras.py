@@ -101,10 +101,10 @@ def _needs(module: str) -> tuple[str, ...]:
 
 
 def test_a_package_missing_at_run_time_is_not_an_internal_error() -> None:
-    failure = failure_of(ModuleNotFoundError("No module named 'lz4.block'", name="lz4.block"))
+    failure = failure_of(ModuleNotFoundError("No module named 'zstandard.backend'", name="zstandard.backend"))
     assert (failure.exit_code, failure.message) == (
         Exit.USAGE,
-        "the package 'lz4.block' is not installed: pip install 'astha[streams]'",
+        "the package 'zstandard.backend' is not installed: pip install 'astha[kafka]'",
     )
 
 

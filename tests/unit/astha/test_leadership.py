@@ -9,12 +9,11 @@ from typing import cast
 
 import pytest
 
-from astha.errors import Fenced
+from astha.errors import LeadershipLost
 from astha.leadership import Leadership, LeaseSettings
 from astha.testing import ManualClock
 from registry.contract import MetadataStore
-from registry.errors import Fenced as RegistryFenced
-from registry.errors import Unavailable
+from registry.errors import Fenced, Unavailable
 from registry.models import DaemonLease
 
 
@@ -46,7 +45,7 @@ class LeaseOffice:
     async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
         await self._answer()
         if self.lease is None or (self.lease.holder, self.lease.epoch) != (lease.holder, lease.epoch):
-            raise RegistryFenced("passed to another")
+            raise Fenced("passed to another")
         self.lease = DaemonLease(
             lease.name, lease.holder, lease.epoch, lease.acquired_at, self._clock.now_ms() + ttl_ms
         )
@@ -165,7 +164,7 @@ async def test_a_pause_longer_than_the_lease() -> None:
     await stage.two.acquire()
     async with running(stage.one.hold()) as holding:
         await stage.clock.advance(3)
-        with pytest.raises(Fenced):
+        with pytest.raises(LeadershipLost):
             await asyncio.wait_for(holding, 10)
     assert not stage.one.lease_is_valid()
 
@@ -211,7 +210,7 @@ async def test_a_registry_that_is_down_for_longer_than_the_lease_ends_leadership
         await stage.clock.advance(9.5)
         assert not stage.one.lease_is_valid()
         await stage.clock.advance(5)
-        with pytest.raises(Fenced):
+        with pytest.raises(LeadershipLost):
             await holding
 
 
@@ -224,7 +223,7 @@ async def test_a_registry_that_never_answers_ends_leadership() -> None:
             while not holding.done():
                 await stage.clock.advance(0.1)
                 await asyncio.sleep(0.01)
-        with pytest.raises(Fenced):
+        with pytest.raises(LeadershipLost):
             await holding
 
 
@@ -238,7 +237,7 @@ async def test_resigning_while_the_registry_is_down_or_deaf_ends() -> None:
     stage.office.deaf = True
     await asyncio.wait_for(stage.one.resign(), 20)
     assert not stage.one.leads
-    with pytest.raises(Fenced):
+    with pytest.raises(LeadershipLost):
         _ = stage.one.lease
 
 

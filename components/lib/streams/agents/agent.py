@@ -25,7 +25,7 @@ from astha.clock import LoopClock
 from astha.tasks import BackgroundTasks, cancel_and_wait
 from components.lib.streams.agents.leases import HeldLease, Key, plan_rebalance
 from components.lib.streams.errors import NotLeader
-from registry.clock import Unchanged, UnchangedValues
+from registry.clock import UnchangedTimer, UnchangedTimers
 from registry.contract import MetadataStore
 from registry.errors import NotFound, RegistryError
 from registry.models import PartitionLease
@@ -74,9 +74,9 @@ class LeaseAgent:
         self._releases = BackgroundTasks(f"releases of {self.agent_id}", clock)
         self._background = BackgroundTasks(self.agent_id, clock)
         self._closing = False
-        self._heartbeats = UnchangedValues[str, int](clock)
-        self._foreign = UnchangedValues[Key, PartitionLease](clock)  # leases of other agents
-        self._refused: dict[Key, Unchanged[PartitionLease]] = {}  # leases that we requested and others hold
+        self._heartbeats = UnchangedTimers[str, int](clock)
+        self._foreign = UnchangedTimers[Key, PartitionLease](clock)  # leases of other agents
+        self._refused: dict[Key, UnchangedTimer[PartitionLease]] = {}  # leases that we requested and others hold
         self.writer: object | None = None  # at most one, because the writer assigns offsets
 
     async def __aenter__(self) -> Self:
@@ -305,7 +305,7 @@ class LeaseAgent:
         name = f"partition {key[1]} of topic {key[0]!r}"
         if row is None or row.leader_agent_id is None:
             return NotLeader(f"{name} was just released: try again")
-        refused = self._refused.setdefault(key, Unchanged(self._clock))
+        refused = self._refused.setdefault(key, UnchangedTimer(self._clock))
         if refused.seconds(row) >= self._dead_after_s:
             log.warning("dead lease released", lease=repr(row))
             await self._store.release_partition_lease(row)

@@ -83,7 +83,7 @@ async def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         else:
             server = stack.enter_context(SparkConnectServer(directory, environment=WORKERS))
             master, options = server.url, {}
-        settings = SparkSettings(master=master, options=options, stop_s=10.0)
+        settings = SparkSettings(master=master, options=options, stop_timeout_s=10.0)
         executor = SparkExecutor(settings, run_task)
         yield Spark(executor, directory, cluster, server)
         await executor.close()

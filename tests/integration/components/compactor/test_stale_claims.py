@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from components.compactor.execution.claim import abort_stale_claims
-from registry.clock import UnchangedValues
+from registry.clock import UnchangedTimers
 from registry.contract import MetadataStore
 from registry.models import Compaction
 from tests.doubles.clock import ManualClock
@@ -21,7 +21,7 @@ async def test_an_unchanged_claim_with_a_future_time_is_aborted(store: MetadataS
     """Its owner was killed, and the clock set back."""
     await claim(store)
     clock.set(clock.now_ms() - HOUR_MS)
-    watch = UnchangedValues[int, int](clock)
+    watch = UnchangedTimers[int, int](clock)
     for _ in range(12):
         assert await abort_stale_claims(store, clock, STALE_S, watch) == []
         clock.advance(10_000)
@@ -32,7 +32,7 @@ async def test_an_unchanged_claim_with_a_future_time_is_aborted(store: MetadataS
 
 async def test_a_renewed_claim_survives_clock_jumps(store: MetadataStore, clock: ManualClock) -> None:
     row = await claim(store)
-    watch = UnchangedValues[int, int](clock)
+    watch = UnchangedTimers[int, int](clock)
     for jump_ms in (-HOUR_MS, HOUR_MS):
         clock.set(clock.now_ms() + jump_ms)
         for _ in range(30):

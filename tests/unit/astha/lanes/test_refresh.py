@@ -208,7 +208,7 @@ async def test_a_transaction_larger_than_the_lane_becomes_a_refresh_and_is_never
         await harness.settle()
         assert harness.subject.events == []
         assert harness.subject.refreshes == 2
-        assert harness.lane.counts.broken == 0
+        assert harness.lane.counts.circuit_openings == 0
         await harness.converge()
 
 

@@ -296,7 +296,7 @@ class TestListening:
         assert url.startswith("http://127.0.0.1:")
         assert not url.endswith(":0")
         await server.stop()
-        assert stage.daemon.taps == []
+        assert stage.daemon.observers == []
         with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))) as free:
             assert free.fileno() >= 0
 

@@ -65,7 +65,7 @@ async def test_the_metrics_of_a_busy_daemon() -> None:
     assert found["astha_component_state"]["index", "broken"] == 1
     assert found["astha_component_state"]["index", "live"] == 0
     assert found["astha_component_breaker_state"]["index", "open"] == 1
-    assert found["astha_component_circuit_opened_total"] == {("audit",): 0, ("index",): 1}
+    assert found["astha_component_circuit_openings_total"] == {("audit",): 0, ("index",): 1}
     assert found["astha_component_queue_events"] == {("audit",): 1, ("index",): 0}
     assert found["astha_component_lag_bytes"] == {("audit",): 100, ("index",): 100}
     assert found["astha_component_lag_seconds"]["audit",] == 0.003

@@ -53,7 +53,7 @@ class Setup:
         self.sessions = [FakeSession()]
         self.opened = 0
         self.ended: list[Callable[[], None]] = []
-        settings = SparkSettings(stop_s=1.0, answer_s=0.2, start_s=20.0)
+        settings = SparkSettings(stop_timeout_s=1.0, answer_timeout_s=0.2, start_timeout_s=20.0)
         self.executor = SparkExecutor(settings, merge, self._open)
 
     @property
@@ -337,7 +337,7 @@ async def test_a_task_that_was_not_submitted_is_cancelled() -> None:
         raise SessionLost("closed")
 
     session = FakeSession(hang)
-    executor = SparkExecutor(SparkSettings(stop_s=0.2, parallel=1), merge, lambda *_: session)
+    executor = SparkExecutor(SparkSettings(stop_timeout_s=0.2, parallel=1), merge, lambda *_: session)
     first = asyncio.create_task(executor.merge(ON_S3))
     await eventually(lambda: len(session.jobs) == 1, "the first job")
     second = asyncio.create_task(executor.merge(ON_S3))
