@@ -34,7 +34,7 @@ PATHS = ("", "a", "b")
 
 steps = st.lists(
     st.tuples(st.sampled_from(STEPS), st.integers(0, 8), st.integers(0, 40 * MIB)),
-    min_size=10,  # short histories seldom hurt
+    min_size=10,  # short histories rarely fail
     max_size=60,
 )
 
