@@ -65,7 +65,7 @@ def peaks_mb() -> dict[str, float]:
 class WalsenderWatch:
     """Observes the backend that serves a slot while it is entered, because its figures vanish with it.
 
-    ``streaming_since`` is the last moment (wall clock) at which nobody served it yet: too early by 10 ms or two.
+    ``streaming_since`` is the last moment (wall clock) at which it was not served yet: too early by 10 ms or two.
     """
 
     _PAUSE_S = 0.01

@@ -24,7 +24,7 @@ SERVER = {
 def age(server: EmbeddedPostgres, wal_mb: int) -> None:
     """Gives a new server recycled WAL files, as a server that has run for a while has them.
 
-    A new one makes each file of 16 MB when it is needed, while everybody who commits waits. ``min_wal_size`` must be as
+    A new one makes each file of 16 MB when it is needed, while all commits wait. ``min_wal_size`` must be as
     much, or a checkpoint removes them.
     """
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:

@@ -8,7 +8,7 @@ _COLUMN_OF_LONGS = b"\x1c\x15\x04\x19"  # how the metadata of a column chunk of 
 _OF_ANOTHER_TYPE = b"\x1c\x15\x06\x19"
 
 HANGS = b"PAR1" + b"\x19\xf7\x80\x80\x80\x80\x80\x80\x80\x02" + b"\0\0" + (12).to_bytes(4, "little") + b"PAR1"
-"""A list of 2^50 doubles, which keeps a credulous reader busy for ever."""
+"""A list of 2^50 doubles, which keeps a credulous reader busy forever."""
 
 
 def aborting(data: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """The compactor's figures: against plain PySpark and Iceberg's own procedure, on the same files in the same session.
 
-Ours is timed whole, from the commit that crosses the threshold to the Iceberg snapshot that everybody sees: decision,
+Ours is timed whole, from the commit that crosses the threshold to the Iceberg snapshot that readers see: decision,
 plan, merge, comparison of checksums, swap in the registry and commit. The others are timed from their call.
 """
 

@@ -100,7 +100,7 @@ def _cached_topics(count: int) -> CacheEntries:
     fetch: Fetch[Topic | None] = Fetch(Position(0))
     for number in range(count):
         now = 1_800_000_000_000 + number
-        config = JsonText(_own('{"cleanup":"delete","owner":"somebody"}'))
+        config = JsonText(_own('{"cleanup":"delete","owner":"nightjob"}'))
         name = f"topic-of-average-name-{number:06d}"
         entries.keep_topic(name, Topic(name, 12, 604_800_000 + number, config, now, now), fetch, ahead=True)
     return entries

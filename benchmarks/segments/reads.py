@@ -1,7 +1,7 @@
 """Reading what is cached, against decompressing the same blocks and doing nothing else.
 
 A read answers batches: columns that are checked, found and ready to be wrapped by Arrow. Python objects of each record
-are made by whoever wants them, and are not part of this.
+are made by readers that want them, and are not part of this.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _segment(base: int, end: int, size: int, partition: int = 0) -> Segment:
 
 
 def _indexed(count: int) -> object:
-    index = SegmentIndex(None)  # type: ignore[arg-type]  # asks nobody
+    index = SegmentIndex(None)  # type: ignore[arg-type]  # never reads the store
     for number in range(count):
         index.add(_segment(0, 0, 106, number))
     return index

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 from time import monotonic
-from typing import IO, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
-import pyarrow as pa
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
-from astha.settings import Settings
-from astha.wiring import context
-from components.lib.lake.lake_session import open_lake
-from components.lib.lake.storage.objects import StorageUnavailable
-from components.lib.storage_manager.errors import InsertError, NoSuchTable
-from components.lib.storage_manager.insert_result import InsertResult
-from components.lib.storage_manager.manager import StorageManager
-from components.lib.storage_manager.readers import FORMATS, Format, RowSource, format_of, open_source
-from components.lib.storage_manager.settings import StorageSettings
-from registry.errors import RegistryError
 
-_STDIN = "-"
+if TYPE_CHECKING:
+    from astha.settings import Settings
+    from components.commands.insert_run import InsertRun
+    from components.lib.storage_manager.readers import Format
 
-
-@dataclass
-class InsertRun:
-    table: str
-    files: tuple[str, ...]
-    kind: Format | None
-    settings: StorageSettings
-    done: list[tuple[str, InsertResult]] = field(default_factory=list)
-
-    def format_of(self, name: str) -> Format:
-        if self.kind is not None:
-            return self.kind
-        if name == _STDIN:
-            raise Failure("standard input has no extension: give its format with --format", Exit.USAGE)
-        try:
-            return format_of(name)
-        except InsertError as error:
-            raise Failure(str(error), Exit.USAGE) from error
+FORMATS = ("parquet", "csv", "json")
+"""Those of `components.lib.storage_manager.readers`, which imports Arrow. A test compares them."""
 
 
 @click.command("insert", short_help="Insert files of rows into a table.")
@@ -73,7 +41,7 @@ def insert_command(
     *,
     table: str,
     files: tuple[str, ...],
-    kind: str | None,
+    kind: Format | None,
     sync: bool,
     fill_missing: bool,
     as_json: bool,
@@ -84,11 +52,15 @@ def insert_command(
     FILEs are Parquet, CSV with a header, or JSON lines; - is standard input. Each FILE is one insert: afterwards all of
     its rows are in the table, or none. CSV and JSON are read by the table's types; an empty CSV field is null.
     """
-    run = InsertRun(table, files, cast("Format | None", kind), StorageSettings(sync=sync, fill_missing=fill_missing))
+    # Imported here: help does not wait for Arrow.
+    from components.commands.insert_run import InsertRun, insert_all
+    from components.lib.storage_manager.settings import StorageSettings
+
+    run = InsertRun(table, files, kind, StorageSettings(sync=sync, fill_missing=fill_missing))
     for name in files:
         run.format_of(name)
     started = monotonic()
-    asyncio.run(_insert_all(run, reload(), quiet=as_json))
+    asyncio.run(insert_all(run, reload(), quiet=as_json))
     seconds = round(monotonic() - started, 3)
     rows = sum(inserted.rows for _, inserted in run.done)
     stored = sum(len(inserted.files) for _, inserted in run.done)
@@ -109,81 +81,3 @@ def _summary(run: InsertRun) -> list[dict[str, Any]]:
         }
         for name, inserted in run.done
     ]
-
-
-async def _insert_all(run: InsertRun, settings: Settings, *, quiet: bool) -> None:
-    async with (
-        open_lake(settings) as lake,
-        StorageManager(context(settings, lake.store, lake.clock), run.settings) as manager,
-    ):
-        with _progress_bars(quiet=quiet) as watch:
-            for name in run.files:
-                try:
-                    run.done.append((name, await _insert_one(manager, run, name, watch)))
-                except (InsertError, StorageUnavailable) as error:
-                    raise _failure(run, name, error) from error
-        await _register(manager, run)
-
-
-async def _insert_one(manager: StorageManager, run: InsertRun, name: str, watch: Watch) -> InsertResult:
-    target = await manager.target(run.table, fresh=True)
-    with _opened(name, run.format_of(name)) as (file, size):
-        source = open_source(file, size, run.format_of(name), target.schema, fill_missing=manager.settings.fill_missing)
-        return await manager.insert(run.table, watch(name, source))
-
-
-async def _register(manager: StorageManager, run: InsertRun) -> None:
-    """Waits in both modes: when the command ends with 0, the rows are in the table."""
-    for name, inserted in run.done:
-        try:
-            await inserted.registered
-        except RegistryError as error:
-            raise Failure(f"{name}: its rows are not in the table: {error}", Exit.PROBLEM) from error
-
-
-def _failure(run: InsertRun, name: str, error: InsertError | StorageUnavailable) -> Failure:
-    if isinstance(error, NoSuchTable):
-        return Failure(str(error), Exit.PROBLEM)
-    before = f" ({', '.join(done for done, _ in run.done)} inserted before)" if run.done else ""
-    shown = "standard input" if name == _STDIN else name
-    code = Exit.UNAVAILABLE if isinstance(error, StorageUnavailable) else Exit.USAGE
-    return Failure(f"{shown}: {error}; none of its rows were inserted{before}", code)
-
-
-@contextmanager
-def _opened(name: str, kind: Format) -> Iterator[tuple[IO[bytes], int | None]]:
-    if name == _STDIN:
-        if kind == "parquet":  # its footer is at the end
-            data = sys.stdin.buffer.read()
-            yield io.BytesIO(data), len(data)
-        else:
-            yield sys.stdin.buffer, None
-        return
-    path = Path(name)
-    with path.open("rb") as file:
-        yield file, path.stat().st_size
-
-
-Watch = Callable[[str, RowSource], Iterator[pa.Table]]
-
-
-@contextmanager
-def _progress_bars(*, quiet: bool) -> Iterator[Watch]:
-    """Shows on a terminal how much of each file has been read."""
-    console = Console(stderr=True)
-    with ExitStack() as stack:
-        bars = None
-        if console.is_terminal and not quiet:
-            columns = (TextColumn("{task.description:<24}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-            bars = stack.enter_context(Progress(*columns, console=console))
-
-        def watch(name: str, source: RowSource) -> Iterator[pa.Table]:
-            task = None if bars is None else bars.add_task(Path(name).name, total=source.size)
-            for batch in source.batches:
-                if bars is not None and task is not None:
-                    bars.update(task, completed=source.position())
-                yield batch
-            if bars is not None and task is not None:
-                bars.update(task, completed=source.position(), total=source.position())
-
-        yield watch

@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from astha.subscribers import ComponentContext
-
 if TYPE_CHECKING:
+    from astha.subscribers import ComponentContext
     from components.compactor.subscriber import Compactor
 
 __all__ = ["create"]

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from astha.subscribers import ComponentContext
-
 if TYPE_CHECKING:
+    from astha.subscribers import ComponentContext
     from components.iceberg_updater.subscriber import IcebergUpdater
 
 __all__ = ["IcebergUpdater", "create"]

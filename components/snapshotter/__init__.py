@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from astha.subscribers import ComponentContext
-
 if TYPE_CHECKING:
+    from astha.subscribers import ComponentContext
     from components.snapshotter.subscriber import Snapshotter
 
 __all__ = ["create"]

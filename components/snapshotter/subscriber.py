@@ -24,7 +24,6 @@ from astha.subscribers import (
     Problem,
     Retry,
     Row,
-    SnapshotVisibility,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -64,9 +63,6 @@ class Snapshotter(Component):
         self._store = context.store
         self._clock = context.clock
         self._states = TableStates(settings.policy)
-        self._loaded: tuple[SnapshotVisibility, Position] | None = (
-            None  # of the snapshot that the states were read from
-        )
         self._thread = CatalogThread("snapshotter")
         self._tables: IcebergTables | None = None
         self._probe = CatalogProbe(self._open_catalog)
@@ -92,9 +88,6 @@ class Snapshotter(Component):
         self._thread = CatalogThread("snapshotter")
 
     async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
-        first = events[0]
-        if self._is_loaded(first):
-            return
         changed: set[int] = set()
         for event in events:
             self._states.apply(event)
@@ -107,13 +100,6 @@ class Snapshotter(Component):
                 changed.add(row.table_id)
         for table_id in changed:
             self._scheduler.request_if_due(table_id)
-
-    def _is_loaded(self, event: Event[Row]) -> bool:
-        """Whether the refresh contained the event. Transaction numbers wrap around, so the position is checked too."""
-        if self._loaded is None:
-            return False
-        visibility, until = self._loaded
-        return event.position <= until and visibility.contains(event.transaction, event.position)
 
     async def on_health(self) -> bool:
         for loop in (_TIME_TRIGGERS, _MAINTENANCE):
@@ -143,7 +129,7 @@ class Snapshotter(Component):
         states = TableStates(self._settings.policy)  # replaced as a whole: background tasks must not see half of it
         await states.load(snapshot)
         position = await self._store.position()
-        self._states, self._loaded = states, (snapshot.visibility, position)
+        self._states = states
         self._scheduler.replace_states(states)
         for table_id, state in states:
             for row in list(state.rows.values()):

@@ -103,10 +103,10 @@ async def test_a_takeover_sees_every_commit_under_the_earlier_lease(
 
 
 async def test_missing_things_and_bad_arguments_are_named(store: MetadataStore) -> None:
-    with pytest.raises(NotFound, match="agent 'nobody'"):
-        await store.acquire_group_leases("readers", KEYS, "nobody", TTL)
-    with pytest.raises(NotFound, match="consumer group 'nobody'"):
-        await store.acquire_group_leases("nobody", KEYS, "a", TTL)
+    with pytest.raises(NotFound, match="agent 'unknown'"):
+        await store.acquire_group_leases("readers", KEYS, "unknown", TTL)
+    with pytest.raises(NotFound, match="consumer group 'unknown'"):
+        await store.acquire_group_leases("unknown", KEYS, "a", TTL)
     with pytest.raises(NotFound, match="partition 9"):
         await store.acquire_group_leases("readers", [("orders", 9)], "a", TTL)
     with pytest.raises(Invalid, match="ttl_ms"):

@@ -115,7 +115,7 @@ async def test_refused_files_leave_the_offsets_unchanged(store: MetadataStore, t
 async def test_missing_groups_and_partitions_are_named(store: MetadataStore, table: LakeTable) -> None:
     async with unchanged(store):
         for advance, named in (
-            (Advance("nobody", "orders", 0, None, 1), "consumer group 'nobody' does not exist"),
+            (Advance("unknown", "orders", 0, None, 1), "consumer group 'unknown' does not exist"),
             (Advance(GROUP, "nothing", 0, None, 1), "nothing"),
             (Advance(GROUP, "orders", 4, None, 1), "partition 4"),
         ):

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 class Fault(Enum):
     CALL_LOST = "the call never arrives"
-    ANSWER_LOST = "it happens, but nobody says so"
+    ANSWER_LOST = "it happens, but the answer is lost"
     REFUSED = "storage says no"
     CANCELLED = "the caller is cancelled just before"
     CANCELLED_AFTER = "the caller is cancelled just after"

@@ -53,7 +53,7 @@ async def check(url: str, directory: Path, writers: int, seed: int) -> None:
         await asyncio.gather(cleaning, return_exceptions=True)
 
         async def clean() -> bool:
-            """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
+            """A server may still be at the last statement of a dead process: rows that it has locked are skipped."""
             deleted.extend((await clean_intents(store, objects, 0, "afterwards")).deleted)
             return not await store.list_stale_intents(0)
 

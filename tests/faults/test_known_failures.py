@@ -121,7 +121,7 @@ async def test_a_broken_component_never_comes_back(url: str, writing: MetadataSt
         subscriber.misbehave(Fault.FAIL)
         await writing.ensure_consumer_group(f"g{number}")
         broken = number + 1
-        await running.until(lambda n=broken: running.lane("a").counts.circuit_openings >= n, "the break-out")  # type: ignore[misc]
+        await running.until(lambda n=broken: running.lane("a").counts.circuit_openings >= n, "the open circuit")  # type: ignore[misc]
         subscriber.behave()
         await running.agree(writing)
         await running.live()
@@ -159,12 +159,12 @@ async def test_a_full_lane_blocks_the_keepalives(url: str, writing: MetadataStor
         full.misbehave(Fault.STUBBORN)
         for number in range(20):
             await writing.ensure_consumer_group(f"g{number}")
-        await running.until(lambda: running.lane("full").state is LaneState.BROKEN, "the break-out")
+        await running.until(lambda: running.lane("full").state is LaneState.BROKEN, "the open circuit")
         await asyncio.sleep(1.5)  # three of the server's timeouts
         assert running.daemon.source.status().connected
         await writing.ensure_consumer_group("after")
         await fine.until(lambda: names(fine)[-1:] == ["after"])
-        assert running.lane("fine").counts.refreshes == 1, "no reconnect cost anybody anything"
+        assert running.lane("fine").counts.refreshes == 1, "no reconnect caused a refresh"
         full.behave()
     finally:
         if parse_url(url).drivername == "postgresql":

@@ -76,7 +76,7 @@ async def test_a_promoted_standby_that_lacks_the_last_commits(
 async def test_a_failover_slot(
     make_server: MakeServer, make_standby: MakeStandby, opened: OpenStore, run_daemon: RunDaemon
 ) -> None:
-    """Synchronised to the standby, it is there after the promotion, and nobody has heard of what the standby lacks."""
+    """Synchronised to the standby, it survives the promotion, and no component has seen what the standby lacks."""
     primary = await asyncio.to_thread(make_server, {"wal_sender_timeout": "5s"})
     await asyncio.to_thread(require_version, primary, 17, "slots for failover")
     subscriber = RecordingSubscriber("consumer_groups")

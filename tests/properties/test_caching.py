@@ -37,7 +37,7 @@ steps = st.lists(
         st.integers(0, 5),
         st.integers(0, 3),
     ),
-    min_size=20,  # short histories seldom hurt
+    min_size=20,  # short histories rarely fail
     max_size=60,
 )
 

@@ -24,7 +24,7 @@ steps = st.lists(
         offsets,
         st.integers(1, 12),
     ),
-    min_size=20,  # short histories seldom hurt
+    min_size=20,  # short histories rarely fail
     max_size=60,
 )
 FETCHES = ("get_segments", "find_segment_for_offset")

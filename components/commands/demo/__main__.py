@@ -40,7 +40,7 @@ def main() -> int:
 
 def play(segments: int, stage: Stage) -> None:
     started = monotonic()
-    outcomes: dict[str, registry.Outcome] = {}
+    outcomes: dict[str, registry.RegistryOutcome] = {}
     with tempfile.TemporaryDirectory(prefix="astha-demo-") as directory, ExitStack() as servers:
         urls = {"SQLite": f"sqlite:///{Path(directory) / 'registry.db'}"}
         try:

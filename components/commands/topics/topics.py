@@ -313,4 +313,4 @@ def _retention_text(topic: Topic) -> str:
         bounds.append(f"up to {format_size(policy.size_bytes)} per partition")
     if policy.records is not None:
         bounds.append(f"up to {policy.records:,} records per partition")
-    return ", ".join(bounds) or "for ever"
+    return ", ".join(bounds) or "forever"

@@ -1,4 +1,4 @@
-"""`astha verify`. PyIceberg takes a second to load, so the command imports it when it runs."""
+"""`astha verify`. Libraries that take long to load are imported when the command runs, not for its help."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json, table_progress
-from astha.settings import Settings
-from components.commands.verify.report import Difference, TableVerification, VerificationReport
-from components.lib.lake.lake_session import open_lake
-from components.lib.lake.table_lookup import find_table
-from registry.contract import MetadataStore
 from registry.errors import NotFound
 
 if TYPE_CHECKING:
+    from astha.settings import Settings
+    from components.commands.verify.report import Difference, TableVerification, VerificationReport
     from components.commands.verify.storage_check import ProgressCallback
     from components.commands.verify.verification import VerifyOptions
+    from registry.contract import MetadataStore
 
 
 @click.command("verify", short_help="Compare registry, Iceberg and storage.")
@@ -71,6 +68,8 @@ def verify_command(
       astha verify
       astha verify sales.orders --files
     """
+    import msgspec
+
     from components.commands.verify.verification import VerifyOptions
 
     settings = reload()
@@ -110,6 +109,7 @@ async def _run(
     settings: Settings, names: tuple[str, ...], options: VerifyOptions, progress: ProgressCallback
 ) -> VerificationReport:
     from components.commands.verify.verification import Verification
+    from components.lib.lake.lake_session import open_lake
 
     async with open_lake(settings) as lake:
         wanted = [await _table_id(lake.store, name) for name in names] or None
@@ -120,6 +120,8 @@ async def _run(
 
 async def _table_id(store: MetadataStore, name: str) -> int:
     """Exit code 1 is for differences alone."""
+    from components.lib.lake.table_lookup import find_table
+
     try:
         return (await find_table(store, name)).id
     except NotFound as error:

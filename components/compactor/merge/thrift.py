@@ -1,6 +1,6 @@
 """Thrift's compact protocol, as far as a Parquet footer uses it: read into plain values, and written back.
 
-A struct is a mapping from field number to (type, value), so that fields which nobody here knows survive. What is not
+A struct is a mapping from field number to (type, value), so that unknown fields survive. What is not
 looked into (statistics, the schema) stays the bytes that it was.
 
 The bytes are not trusted. Time and memory are bounded by their length: a list has no more elements than fit into the

@@ -1,6 +1,6 @@
 """Partitions that wait for a job, the highest score first, in O(log n).
 
-Waiting doubles a score every `DOUBLING_MS`, so that no partition waits for ever. Because all scores grow alike, their
+Waiting doubles a score every `DOUBLING_MS`, so that no partition waits forever. Because all scores grow alike, their
 order does not change with time: it is that of log2(score) minus the time at which the wait began.
 """
 

@@ -37,7 +37,7 @@ from components.compactor.scheduling.scoring import (
 from registry.clock import Clock
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import CompactionTrigger, LakeTable, Row, TableFile, TableMetadata
-from registry.position import Position, SnapshotVisibility
+from registry.position import Position
 
 _BATCH = 500
 """Partitions that are judged before the event loop runs other tasks: some 10 ms."""
@@ -73,24 +73,17 @@ class Scheduler:
         self._undecided: deque[Key] = deque()
         self._new_decisions: list[Decision] = []
         self._since: dict[Key, int] = {}  # when partitions began to wait, from before a restart
-        self._loaded: SnapshotVisibility | None = None  # the transactions that `load` has counted
-        self._loaded_until_us = 0  # later commits are not in it: transaction ids are reused
-        self._applied: Position | None = None
+        self._applied: Position | None = None  # the last transaction counted since `load`
 
     def apply(self, events: Sequence[Event[Row]]) -> list[Decision]:
-        """Applies one whole transaction, once, and returns the new decisions.
+        """Applies one whole transaction and returns the new decisions. A transaction that is delivered again, after a
+        failed attempt, is not counted twice. The daemon delivers none that the snapshot of `load` contained.
 
         Raises `Reject` if statistics and counts no longer change alike: a refresh counts again.
         """
-        first = events[0]
-        position = first.position
+        position = events[0].position
         if self._applied is not None and position <= self._applied:
             return []
-        if self._loaded is not None:
-            if first.committed_at > self._loaded_until_us:
-                self._loaded = None
-            elif self._loaded.contains(first.transaction, position):
-                return []
         self._applied = position
         changed: set[Key] = set()
         for event in events:
@@ -112,8 +105,7 @@ class Scheduler:
         now = self._clock.now_ms()
         counted = await read_counts(snapshot, self.tables, now)
         self.counters, self._drift = counted.counters, counted.drift
-        self._loaded, self._applied = snapshot.visibility, None
-        self._loaded_until_us = (now + HOUR_MS) * 1000
+        self._applied = None
         for table_id in {*self.tables.known(), *(key[0] for key in self.journal.recorded())} - counted.tables:
             self.forget(table_id)
         for number, key in enumerate({*self.counters, *(entry.key for entry in self.queue), *self.journal.recorded()}):

@@ -140,7 +140,7 @@ def test_tail_prints_new_events(astha: Astha, daemon: Daemon) -> None:
     refused = astha("tail", "--server", daemon.url, "--table", "segments")
     assert "no component subscribes to segments" in refused.stderr
     daemon.send(signal.SIGTERM)
-    assert daemon.ended() == 0, "somebody who watches keeps no daemon from stopping"
+    assert daemon.ended() == 0, "a watcher does not keep the daemon from stopping"
 
 
 def test_another_daemon_stands_by_and_takes_over(astha: Astha, daemon: Daemon) -> None:

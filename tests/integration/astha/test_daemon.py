@@ -113,7 +113,7 @@ async def test_a_component_that_owes_a_refresh_gets_it_after_kill_9(
     async def noted() -> bool:
         return any(page.refresh_owed for page in await writing.read_ledger())
 
-    await running.until(noted, "the debt on paper")
+    await running.until(noted, "the refresh owed in the ledger")
     await running.kill()
     healed = RecordingSubscriber(GROUPS)
     running = await run_daemon(url, {"a": healed})
@@ -235,7 +235,7 @@ async def test_a_component_that_blocks_the_loop_is_named_and_broken_out(
     await running.live()
     blocking.misbehave(Fault.BLOCK, times=1, seconds=1.0)
     await writing.ensure_consumer_group("g")
-    await running.until(lambda: running.lane("blocking").counts.circuit_openings == 1, "the break-out")
+    await running.until(lambda: running.lane("blocking").counts.circuit_openings == 1, "the open circuit")
     assert running.lane("fine").counts.circuit_openings == 0
     await running.agree(writing)
 
@@ -262,7 +262,7 @@ async def test_a_component_that_blocks_the_loop_in_a_task_of_its_own_is_named_to
     running = await run_daemon(url, {"restless": restless, "fine": fine}, settings={"loop_block_limit_s": 0.2})
     await running.live()
     restless.begin.set()
-    await running.until(lambda: running.lane("restless").counts.circuit_openings == 1, "the break-out")
+    await running.until(lambda: running.lane("restless").counts.circuit_openings == 1, "the open circuit")
     assert running.lane("fine").counts.circuit_openings == 0
     await running.agree(writing)
 
@@ -279,7 +279,7 @@ async def test_a_laggard_is_broken_out_before_the_budget_is_exceeded(
         await writing.create_topic(f"t{number}", 1, config={"k": noise})
         if running.lane("slow").counts.circuit_openings:
             break
-    await running.until(lambda: running.lane("slow").counts.circuit_openings >= 1, "the break-out")
+    await running.until(lambda: running.lane("slow").counts.circuit_openings >= 1, "the open circuit")
     assert running.lane("fine").counts.circuit_openings == 0, "who keeps up is not blamed"
     assert "budget" in str(running.lane("slow").reason)
     slow.behave()
@@ -356,7 +356,7 @@ async def test_a_connection_that_goes_deaf_for_all_of_the_daemon(
         proxy.go_deaf()
         await store.ensure_consumer_group("unheard")
         await running.until(lambda: not running.daemon.source.status().connected, "the silence noticed")
-        await running.until(lambda: not running.daemon.leadership.lease_is_valid(), "leadership in doubt")
+        await running.until(lambda: not running.daemon.leadership.lease_is_valid(), "an expired lease")
         proxy.listen()
         await running.agree(store)
         await running.stop()

@@ -43,7 +43,7 @@ async def test_a_sink_that_fails_for_long_gets_every_event_and_delays_no_other(
     await running.live()
     sink.misbehave(Fault.FAIL)
     wanted = await write(writing, 0, 200)
-    await running.until(lambda: names(other) == wanted, "the other component, which waits for nobody")
+    await running.until(lambda: names(other) == wanted, "the other component, which does not wait")
     lane = running.lane("sink")
     await running.until(lambda: lane.state is LaneState.HELD, "held")
     assert lane.queue.events <= HOLD.max_events, "ten times as many have come"
@@ -72,13 +72,13 @@ async def test_a_held_component_resumes_after_kill_and_restart(
     before = await write(writing, 0, 5)
     await running.agree(writing)
 
-    async def on_paper(state: str) -> bool:
+    async def acknowledged(state: str) -> bool:
         return any((page.state, page.refresh_owed) == (state, False) for page in await writing.read_ledger())
 
     sink.misbehave(Fault.FAIL)
     wanted = await write(writing, 5, 100)
     await running.until(lambda: running.lane("sink").state is LaneState.HELD, "held")
-    await running.until(lambda: on_paper("held"), "the position on paper")
+    await running.until(lambda: acknowledged("held"), "the acknowledged position")
     await running.until(lambda: names(other) == before + wanted, "the other component")
     await running.kill()
     wanted += await write(writing, 100, 120)

@@ -331,7 +331,7 @@ async def test_a_caller_with_a_position_does_not_join_an_earlier_fetch() -> None
     await gate.reached(2)
     store.release("find_segment_for_offset")
     assert await late == new
-    assert await early == new  # spoilt by the later one, so asked again
+    assert await early == new  # invalidated by the later change, so read again
 
 
 async def test_counts() -> None:

@@ -52,14 +52,14 @@ def unreferenced_files(io: FileIO, metadata: TableMetadata, expired: Sequence[Sn
     gone = {snapshot.snapshot_id for snapshot in expired}
     history = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     linear = _is_linear(history)
-    doomed: set[str] = set()
+    dropped: set[str] = set()
     alive: set[str] = set()
     for place, snapshot in enumerate(history):
         beside_gone = any(near.snapshot_id in gone for near in history[max(0, place - 1) : place + 2])
         if beside_gone or not linear:
             manifests = {manifest.manifest_path for manifest in snapshot.manifests(io)}
-            (doomed if snapshot.snapshot_id in gone else alive).update(manifests)
-    return [snapshot.manifest_list for snapshot in expired] + sorted(doomed - alive)
+            (dropped if snapshot.snapshot_id in gone else alive).update(manifests)
+    return [snapshot.manifest_list for snapshot in expired] + sorted(dropped - alive)
 
 
 def _is_linear(history: Sequence[Snapshot]) -> bool:

@@ -183,7 +183,7 @@ class BlockCache(Generic[V]):
             async with asyncio.TaskGroup() as group:
                 for run in adjacent_runs(missing, self.policy.request_bytes):
                     group.create_task(self._fetch_run(run, wanted, slots))
-        except Exception as error:  # a bug: readers must not wait for ever
+        except Exception as error:  # a bug: readers must not wait forever
             for address, future in wanted.items():
                 if not future.done():
                     self._resolve(address, future, error)

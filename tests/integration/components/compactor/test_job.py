@@ -321,12 +321,12 @@ def other_values(result: MergeResult) -> MergeResult:
     return msgspec.structs.replace(result, checksums_out={0: "another"})
 
 
-@pytest.mark.parametrize("spoil", [lost_row, other_values])
+@pytest.mark.parametrize("falsify", [lost_row, other_values])
 async def test_a_result_that_is_not_its_input_is_never_swapped(
-    bench: Bench, spoil: Callable[[MergeResult], MergeResult]
+    bench: Bench, falsify: Callable[[MergeResult], MergeResult]
 ) -> None:
     files = await bench.insert(files=4)
-    executor = ScriptedExecutor(spoil)
+    executor = ScriptedExecutor(falsify)
     outcome = await (await bench.job(executor)).run()
     assert (outcome.status, len(executor.tasks)) == ("failed", 1)
     assert await bench.store.list_files(bench.table.id) == files

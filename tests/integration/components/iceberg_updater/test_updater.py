@@ -224,10 +224,10 @@ async def test_old_metadata_files_are_handed_to_the_cleaner(lake: Lake) -> None:
     for number in range(30):
         await lake.insert(table, number)
         await lake.deliver()
-    doomed = [intent.path for intent in await lake.store.list_stale_intents(0)]
-    assert doomed
+    stale = [intent.path for intent in await lake.store.list_stale_intents(0)]
+    assert stale
     loaded = lake.load(table)
-    for path in doomed:
+    for path in stale:
         loaded.io.delete(path)
     assert lake.ids(table) == list(range(30))
     assert len(loaded.metadata.snapshots) <= 22

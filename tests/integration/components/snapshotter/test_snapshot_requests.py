@@ -167,13 +167,11 @@ async def test_a_restart_completes_open_requests(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     asked = await lake.request(table, "v1")
-    given = await lake.tell()  # the request waits: the updater has no events yet
+    await lake.tell()  # the request waits: the updater has no events yet
     await lake.restart()
     await lake.update()
     assert (await lake.answered(asked)).status == "created"
     location = lake.load(table).metadata_location
-    for events in given:  # redelivered, out of date
-        await lake.snapshotter.on_transaction(events)
     await lake.restart()
     await lake.snapshot(table, "v2")
     assert set(lake.tags(table)) == {"v1", "v2"}

@@ -91,17 +91,3 @@ async def test_maintenance_follows_the_tables_policies(lake: Lake) -> None:
         ("snapshots", "created"): 2, ("snapshots", "failed"): 0, ("snapshots", "expired"): 1,
         ("files_deleted",): 1, ("maintenance_failures",): 0,
     }  # fmt: skip
-
-
-async def test_a_wrapped_transaction_number_is_not_taken_for_an_old_one(lake: Lake) -> None:
-    """The stream carries 32 bits: after two billion transactions a number is used again."""
-    table = await lake.create(properties={"snapshot.after-rows": "3"})
-    await lake.insert(table, 1, 2)
-    await lake.restart()
-    await lake.insert(table, 3)
-    (events,) = lake.for_snapshotter
-    for event in events:
-        event.commit.transaction = 3
-    await lake.tell()
-    (request,) = await asked(lake, table, 1)
-    assert request.reason == "3 rows since the last one"

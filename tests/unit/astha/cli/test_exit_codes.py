@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[4]
         (ConfigError("unknown setting"), Exit.USAGE),
         (SourceLost("gone"), Exit.UNAVAILABLE),
         (AddressTaken("port 1"), Exit.UNAVAILABLE),
-        (NoDaemon("nobody answers"), Exit.UNAVAILABLE),
+        (NoDaemon("no daemon answers"), Exit.UNAVAILABLE),
         (Refused("no", 403), Exit.PROBLEM),
         (KeyboardInterrupt(), Exit.INTERRUPTED),
         (ZeroDivisionError("division by zero"), Exit.INTERNAL),

@@ -53,7 +53,7 @@ class Silent:
         yield
 
     def acknowledge(self, position: Position) -> None:
-        raise AssertionError("nobody acknowledges here")
+        raise AssertionError("no lane acknowledges here")
 
     def retained_for(self, position: Position) -> int:
         return 0

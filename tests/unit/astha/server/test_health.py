@@ -15,7 +15,7 @@ from tests.unit.astha.server.daemons import Stage, topics
 def reasons(daemon: Daemon) -> list[str]:
     found = readiness(daemon, 20.0)
     assert found.ready is not bool(found.reasons)
-    return [reason for reason in found.reasons if not reason.startswith("leadership is uncertain")]  # nobody renews it
+    return [reason for reason in found.reasons if not reason.startswith("leadership is uncertain")]  # it is not renewed
 
 
 @pytest.fixture

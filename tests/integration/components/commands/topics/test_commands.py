@@ -135,7 +135,7 @@ async def test_groups_resume_and_are_reset(shell: Shell, store: MetadataStore) -
     assert (await shell.json(groups_commands, "lag", "billing"))["lag"] == 0
     assert (await shell.json(groups_commands, "reset", "billing", "orders", "--to", "10"))["offsets"] == {"0": 10}
     assert (await shell.json(groups_commands, "list"))["groups"][0]["group_id"] == "billing"
-    assert (await shell(groups_commands, "lag", "nobody")).exit_code == 1
+    assert (await shell(groups_commands, "lag", "unknown")).exit_code == 1
     refused = await shell(groups_commands, "delete", "billing")
     assert (refused.exit_code, refused.stderr) == (
         2, "astha: this deletes group billing with its committed offsets: repeat with --yes to confirm\n",

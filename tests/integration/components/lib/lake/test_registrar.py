@@ -88,7 +88,7 @@ async def test_lost_calls_and_responses_register_each_file_once(store: MetadataS
     async with Registrar(losing, SystemLoopClock(), retries=retries) as registrar:
         for number in range(60):
             path, owner = f"s3://lake/{number}", chance.choice(["w-1", "w-2", None])
-            await store.record_intents([path], purpose="insert", owner=owner or "nobody")
+            await store.record_intents([path], purpose="insert", owner=owner or "another")
             table = chance.choice(tables)
             results[path] = await registrar.register(
                 Registration(table_id=table.id, files=[file(path)], intents_of=owner)
@@ -163,7 +163,7 @@ async def test_offsets_that_advanced_with_a_lost_response(store: MetadataStore) 
         result = await registrar.register(with_files, sync=True)
         assert [row.file_path for row in await result] == ["1"]
         without = Registration(table_id=table.id, files=[], advances=[Advance("g", "orders", 0, 5, 6)])
-        with pytest.raises(OffsetsMoved):  # nothing says whose step it was: whoever asks looks where the group is
+        with pytest.raises(OffsetsMoved):  # the error does not name the writer: the caller reads the group's offsets
             await registrar.register(without, sync=True)
     assert len(await store.list_files(table.id)) == 1
     assert [row.committed_offset for row in await store.get_consumer_offsets("g")] == [6]

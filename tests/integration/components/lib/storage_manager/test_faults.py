@@ -77,7 +77,7 @@ class Trial:
         live = {file.file_path async for file in self.store.stream_files(self.table.id)}
         intended = {intent.path for intent in await self.store.list_stale_intents(0)}
         assert live <= found, "a registered file is missing"
-        assert found - live <= intended, "a file that nobody knows of"
+        assert found - live <= intended, "a file that is neither registered nor intended"
         assert not live & intended, "a registered file that the cleaner would look at"
         rows = await read_rows(self.store, self.table, self.objects)
         assert rows == [] or sorted(row["id"] for row in rows) == list(range(9)), "half an insert"

@@ -134,7 +134,7 @@ async def test_a_flush_does_not_wait_for_the_registrars_pause(
     table = await create_table(store, warehouse)
     manager = await open_manager(other=msgspec.structs.replace(context, clock=StrideClock()))
     first = await manager.insert(table.id, rows(1))
-    await eventually(first.registered.done, "the first group, for which nobody has asked")
+    await eventually(first.registered.done, "the first group, which no caller has awaited")
     later = await manager.insert(table.id, rows(2))
     async with asyncio.timeout(60):
         await manager.flush()

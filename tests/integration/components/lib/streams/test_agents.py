@@ -116,7 +116,7 @@ async def _kill(agent: LeaseAgent) -> None:
 
 
 class NeverClock(SkippingClock):
-    """Sleeps for ever; the test advances the time."""
+    """Sleeps forever; the test advances the time."""
 
     def monotonic(self) -> float:
         return self._skipped

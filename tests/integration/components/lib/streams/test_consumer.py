@@ -92,7 +92,7 @@ async def test_lag_counts_retained_and_lost_records(harness: StreamHarness) -> N
     await harness.store.delete_segments_before(TOPIC, 0, 10)
     first, *_ = await groups.lag("readers", TOPIC)
     assert (first.start, first.lag, first.lost) == (10, 5, 3)
-    assert await groups.lag("nobody") == []
+    assert await groups.lag("unknown") == []
 
 
 @pytest.mark.parametrize(("reset", "at", "skipped"), [("earliest", 5, 5), ("latest", 10, 10)])

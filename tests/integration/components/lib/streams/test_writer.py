@@ -217,18 +217,18 @@ async def test_one_fenced_partition_fails_alone(store: MetadataStore, lake: Lake
 
 
 async def test_a_topic_deleted_under_its_writer(store: MetadataStore, lake: LakeSettings, warehouse: Path) -> None:
-    await store.create_topic("doomed", 1)
+    await store.create_topic("deleted", 1)
     async with Process(store, lake) as process:
-        await asyncio.gather(process.writer.append("doomed", 0, [b"a"]), process.writer.append("orders", 0, [b"a"]))
-        await store.delete_topic("doomed")
+        await asyncio.gather(process.writer.append("deleted", 0, [b"a"]), process.writer.append("orders", 0, [b"a"]))
+        await store.delete_topic("deleted")
         results = await asyncio.gather(
-            process.writer.append("doomed", 0, [b"b"]), process.writer.append("orders", 0, [b"b"]),
+            process.writer.append("deleted", 0, [b"b"]), process.writer.append("orders", 0, [b"b"]),
             return_exceptions=True,
         )  # fmt: skip
         assert isinstance(results[0], AppendFailed)
         assert results[1] == Appended("orders", 0, 1, 1)
         with pytest.raises(NotFound):
-            await process.writer.append("doomed", 0, [b"c"])
+            await process.writer.append("deleted", 0, [b"c"])
     await assert_no_orphans(store, warehouse, TOPICS)
 
 
@@ -274,10 +274,10 @@ async def test_another_agent_takes_over_from_a_killed_writer(
 ) -> None:
     first = await Process(store, lake, agent_id="first").__aenter__()
     await first.writer.append("orders", 0, [b"1"])
-    doomed = asyncio.create_task(first.writer.append("orders", 0, [b"2"]))
+    interrupted = asyncio.create_task(first.writer.append("orders", 0, [b"2"]))
     await asyncio.sleep(0)
     await first.kill()
-    await asyncio.gather(doomed, return_exceptions=True)
+    await asyncio.gather(interrupted, return_exceptions=True)
     clock.advance(30_000)
     async with Process(store, lake, agent_id="second") as second:
         await second.writer.append("orders", 0, [b"3"])

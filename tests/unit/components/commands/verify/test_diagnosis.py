@@ -44,7 +44,7 @@ def test_causes_by_updater_state(updater: UpdaterProgress, passed: bool, why: st
 
 def test_an_external_commit_is_the_first_cause() -> None:
     found = cause(
-        state(), passed=True, found=committed(external_commits=["snapshot 1"], stopped="somebody has committed")
+        state(), passed=True, found=committed(external_commits=["snapshot 1"], stopped="another engine has committed")
     )
     assert "another engine" in found.reason
     assert "astha iceberg adopt shop.orders" in (found.repair or "")

@@ -23,7 +23,7 @@ def test_most_jobs_at_a_time() -> None:
 
 def test_bytes_per_hour() -> None:
     budget = Budget(BudgetLimits(bytes_per_hour=3_600), NOW)
-    budget.spend(5_400, NOW)  # more than there is: a debt
+    budget.spend(5_400, NOW)  # more than there is: the balance is negative
     assert not budget.allows(NOW)
     assert budget.left(NOW) == -1_800
     assert budget.why_not(NOW) == "the limit of 3,600 bytes per hour is used up"

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from astha.errors import Reject
-from astha.events import Commit
 from components.compactor.planning.file_selection import CompactionPlan, FileSelection, make_plan
 from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.journal import Decision
@@ -13,7 +12,6 @@ from components.compactor.scheduling.scheduler import Candidate, Scheduler
 from components.compactor.scheduling.scoring import DISABLED, MANY, NO_LONGER_NEEDED, SETTINGS, TOO_EXPENSIVE, YOUNG
 from registry.json_text import parse_json
 from registry.models import TableFile
-from registry.position import Position
 from tests.doubles.clock import ManualClock
 from tests.unit.components.compactor.scheduling.lakes import MIB, Lake, Snapshot
 
@@ -72,17 +70,6 @@ async def test_a_repeated_transaction_is_counted_once() -> None:
     counts = scheduler.counters.of(A)
     assert counts is not None
     assert counts.files == 5
-
-
-async def test_reused_transaction_ids_are_counted() -> None:
-    lake = Lake()
-    lake.insert(*[MIB] * 4, partition="a")
-    scheduler = await following(lake)
-    lake.position = 0
-    events = lake.insert(MIB, partition="a")
-    assert scheduler.apply(events) == [], "the snapshot holds it"
-    later = Commit(1, Position(1), (lake.clock.now_ms() + 3_600_001) * 1_000, 2)
-    assert len(scheduler.apply([msgspec.structs.replace(event, commit=later) for event in events])) == 1
 
 
 async def test_the_highest_score_first_within_the_budget() -> None:

@@ -183,7 +183,7 @@ def test_ids_of_earlier_versions_are_not_reused() -> None:
     second = _schema((1, "a", LongType(), False))
     third = _schema((1, "a", LongType(), False), (2, "c", LongType(), False))
     assert check_evolution(first, second) == []
-    assert check_evolution(second, third) == []  # nobody told it of the first
+    assert check_evolution(second, third) == []  # it does not know the first
     assert "id 2 has been in use" in check_evolution(second, third, [first])[0]
 
 

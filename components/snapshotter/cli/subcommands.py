@@ -1,7 +1,4 @@
-"""`astha snapshot`: create, list and expire snapshots, clean up files, roll back.
-
-PyIceberg takes a second to load, so each command imports it when it runs.
-"""
+"""The subcommands of `astha snapshot`. PyIceberg takes a second to load, so each command imports it when it runs."""
 
 from __future__ import annotations
 
@@ -28,12 +25,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 
 
-@click.group("snapshot", short_help="Create, list, expire and roll back snapshots of tables.")
-def commands() -> None:
-    """Create, list and expire named snapshots of tables, clean up files, and roll tables back."""
-
-
-@commands.command("create", short_help="Request a snapshot and wait for it.")
+@click.command("create", short_help="Request a snapshot and wait for it.")
 @click.argument("name", metavar="TABLE")
 @click.option("--tag", help="Name of the snapshot, also in Iceberg. Default: generated.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the snapshot exists.")
@@ -91,7 +83,7 @@ async def _wait_for_result(context: CliContext, row: TableSnapshot, timeout_s: f
     return row
 
 
-@commands.command("list")
+@click.command("list", short_help="List snapshots.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.option("--all", "everything", is_flag=True, help="Include failed and expired snapshots.")
 @settings_options
@@ -118,7 +110,7 @@ def list_command(name: str | None, everything: bool, reload: Callable[[], Settin
         print_rows(rows)
 
 
-@commands.command("expire", short_help="Expire snapshots by policy or by tag.")
+@click.command("expire", short_help="Expire snapshots by policy or by tag.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.option("--tag", "tags", multiple=True, help="Expire this snapshot, whatever the policy says. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only show what would expire, and why the others are kept.")
@@ -164,7 +156,7 @@ async def _require_tags(context: CliContext, table: LakeTable, tags: Sequence[st
             raise Failure(f"{table.database}.{table.name} has no snapshot with the tag {tag!r}", Exit.PROBLEM)
 
 
-@commands.command("clean", short_help="Delete files that no snapshot needs.")
+@click.command("clean", short_help="Delete files that no snapshot needs.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted, and why the rest is kept.")
 @click.option(
@@ -219,7 +211,7 @@ def clean_command(
     _show(reports, "would be deleted" if dry_run else "deleted", dry_run, as_json, uploads)
 
 
-@commands.command("rollback", short_help="Roll a table back to a snapshot.")
+@click.command("rollback", short_help="Roll a table back to a snapshot.")
 @click.argument("name", metavar="TABLE")
 @click.argument("snapshot", metavar="TAG|SNAPSHOT_ID")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

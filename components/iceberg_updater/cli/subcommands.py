@@ -1,7 +1,4 @@
-"""`astha iceberg`: show the state of Iceberg tables, and resolve commits of other engines.
-
-PyIceberg takes a second to load, so each command imports it when it runs.
-"""
+"""The subcommands of `astha iceberg`. PyIceberg takes a second to load, so each command imports it when it runs."""
 
 from __future__ import annotations
 
@@ -39,12 +36,7 @@ Resolve: TypeAlias = "Callable[[MetadataStore, IcebergTables, LakeTable], Awaita
 COMPONENT = "iceberg_updater"
 
 
-@click.group("iceberg", short_help="Show Iceberg tables and resolve other engines' commits.")
-def commands() -> None:
-    """Show the Iceberg tables that the updater maintains, and resolve commits of other engines to them."""
-
-
-@commands.command("status", short_help="Show the state of each Iceberg table.")
+@click.command("status", short_help="Show the state of each Iceberg table.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @settings_options
 @json_option
@@ -75,7 +67,7 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
         raise click.exceptions.Exit(Exit.PROBLEM)
 
 
-@commands.command("adopt", short_help="Adopt another engine's commits.")
+@click.command("adopt", short_help="Adopt another engine's commits.")
 @click.argument("name", metavar="TABLE")
 @settings_options
 @server_options
@@ -96,7 +88,7 @@ def adopt_command(
     _resolve(adopt, "registered", name, reload(), server_url, token_file, as_json)
 
 
-@commands.command("revert", short_help="Revert another engine's commits.")
+@click.command("revert", short_help="Revert another engine's commits.")
 @click.argument("name", metavar="TABLE")
 @settings_options
 @server_options

@@ -1,7 +1,4 @@
-"""`astha compaction`: show decisions, explain them, run and cancel compactions.
-
-PySpark and Arrow take seconds to load, so they are imported where they are used, not for `astha --help`.
-"""
+"""The subcommands of `astha compaction`. PySpark and Arrow take seconds to load: commands import them when they run."""
 
 from __future__ import annotations
 
@@ -44,12 +41,7 @@ _STATUSES: tuple[CompactionStatus, ...] = (
 )  # fmt: skip
 
 
-@click.group("compaction", short_help="Show, explain, run and cancel compactions.")
-def commands() -> None:
-    """Compaction merges small files into files of the target size, without losing a row."""
-
-
-@commands.command("list")
+@click.command("list", short_help="List decisions with their status and reason.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.option(
     "--status",
@@ -83,7 +75,7 @@ def list_command(
         print_decisions(rows)
 
 
-@commands.command("cancel")
+@click.command("cancel", short_help="Cancel waiting and running compactions.")
 @click.argument("name", metavar="TABLE")
 @click.option("--partition", help="Only this partition, such as day=2026-01-31.")
 @settings_options
@@ -110,7 +102,7 @@ def cancel_command(name: str, partition: str | None, reload: Callable[[], Settin
         click.echo(f"{name}: no compaction waits or runs")
 
 
-@commands.command("savings")
+@click.command("savings", short_help="Show what compaction has saved.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @settings_options
 @json_option
@@ -127,7 +119,7 @@ def savings_command(name: str | None, reload: Callable[[], Settings], as_json: b
         print_savings(sums)
 
 
-@commands.command("explain")
+@click.command("explain", short_help="Explain what is decided for each partition now.")
 @click.argument("name", metavar="TABLE")
 @settings_options
 @json_option
@@ -151,7 +143,7 @@ def explain_command(name: str, reload: Callable[[], Settings], as_json: bool) ->
         print_explanation(explanation)
 
 
-@commands.command("run")
+@click.command("run", short_help="Compact a table now.")
 @click.argument("name", metavar="TABLE")
 @click.option("--partition", help="Only this partition, such as day=2026-01-31.")
 @click.option("--strategy", type=click.Choice(_STRATEGIES), help="Override the strategy in the table's properties.")
