@@ -17,6 +17,7 @@ from astha.clock_guard import ClockGuard
 from astha.daemon import Daemon, NamedSubscriber
 from astha.errors import ComponentError, ConfigError
 from astha.leadership import Leadership
+from astha.presence import Presence
 from astha.redaction import secrets_in
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 from astha.settings import Settings
@@ -25,8 +26,11 @@ from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.context import ComponentContext, ComponentState
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.loader import load_component
+from astha.version import version
 from registry.connect import Stores, open_stores, require_schema
 from registry.contract import MetadataStore
+from registry.json_text import to_json_text
+from registry.models import RunningDaemon
 
 log = structlog.get_logger(__name__)
 
@@ -54,17 +58,20 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
         component_context = msgspec.structs.replace(
             context(settings, store, clock),
             clock_guard=guard,
-            group=settings.lease.name,
+            group=settings.group,
             component_states=lambda: states[0]() if states else (),
         )
         found = load_components(subscriptions, component_context, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
         holder = _holder()
-        leadership = Leadership(reserved, settings.lease, holder, clock)
+        leadership = Leadership(reserved, settings.lease, holder, clock, settings.group)
         source = open_source(url, reserved, settings.source, settings.change_log, clock)
         same_schema = partial(require_schema, url, settings.registry.store)
         daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, reserved)
         daemon.clock_guard = guard
+        daemon.presence = Presence(
+            reserved, leadership, _process(settings, holder, components, clock), clock, guard.steady
+        )
         states.append(daemon.component_states)
     except BaseException:
         await stores.close()
@@ -143,6 +150,22 @@ def usable(found: Iterable[NamedSubscriber | BadComponent], *, run_others: bool)
         stand_in = BrokenComponent(each.subscription.tables, each.error)
         components.append(NamedSubscriber(each.name, stand_in, each.subscription.lane))
     return components
+
+
+def _process(settings: Settings, holder: str, components: Iterable[NamedSubscriber], clock: LoopClock) -> RunningDaemon:
+    now = clock.now_ms()
+    return RunningDaemon(
+        holder=holder,
+        group=settings.group,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        role="standby",
+        source="postgresql" if settings.registry.is_postgres else "sqlite",
+        components=to_json_text([component.name for component in components]),
+        version=version(),
+        started_at=now,
+        seen_at=now,
+    )
 
 
 def _holder() -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from astha.redaction import Redactor
@@ -21,6 +22,7 @@ from astha.settings.registry import RegistrySettings
 from astha.settings.server import ServerSettings
 
 PREFIX = "ASTHA_"
+DEFAULT_GROUP = "astha"
 
 
 class Settings(BaseSettings):
@@ -35,6 +37,12 @@ class Settings(BaseSettings):
 
     subscriptions: Path = Field(
         Path("subscriptions.yaml"), description="The file that lists components and the tables that each one receives."
+    )
+    group: str = Field(
+        DEFAULT_GROUP,
+        pattern="^[a-z][a-z0-9_]{0,49}$",
+        description="Of the daemons of one group, one leads and the others stand by. Each group has its own components "
+        "and its own positions.",
     )
     registry: RegistrySettings = RegistrySettings()
     source: PostgresSourceSettings = PostgresSourceSettings()
@@ -56,6 +64,14 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)  # `load_settings` has merged all sources
+
+    @model_validator(mode="after")
+    def _slot_of_the_group(self) -> Self:
+        """Two groups that shared a slot would take changes from each other."""
+        if self.group != DEFAULT_GROUP and "slot" not in self.source.model_fields_set:
+            slot = f"{DEFAULT_GROUP}_{self.group}"
+            self.__dict__["source"] = self.source.model_copy(update={"slot": slot})  # frozen, but not yet in use
+        return self
 
     _redactor: Redactor | None = PrivateAttr(None)
 
