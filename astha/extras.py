@@ -18,6 +18,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.compactor": ("lake", "spark"),
     "components.iceberg_updater": ("lake",),
     "components.metadata_orchestrator": ("lake",),
+    "components.mqtt_sink": ("mqtt",),
     "components.segment_store": ("streams",),
     "components.snapshotter": ("lake",),
     "components.lib.spark": ("spark",),
