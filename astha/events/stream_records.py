@@ -83,18 +83,25 @@ def encode_transaction(sender: Sender, previous: Position, events: Sequence[Even
     """Encodes the events of one commit, at least one. If the record were larger than `max_bytes`, it names only the
     tables, in `unlisted`.
     """
-    commit = events[0].commit
-    record = TransactionRecord(
-        **_head(sender, previous, commit.position),
-        transaction=commit.transaction,
-        committed_at=commit.committed_at,
-        events=[_record_of(event) for event in events],
-    )
-    encoded = _encoder.encode(record)
-    if len(encoded) <= max_bytes:
-        return encoded
+    records = [_record_of(event) for event in events]
+    encoded = _encode_transaction(sender, previous, events[0].commit, events=records)
+    return encoded if len(encoded) <= max_bytes else encode_unlisted(sender, previous, events)
+
+
+def encode_event(event: Event[Row]) -> msgspec.Raw:
+    """Encodes one event of a record, for `join_transaction`."""
+    return msgspec.Raw(_encoder.encode(_record_of(event)))
+
+
+def join_transaction(sender: Sender, previous: Position, commit: Commit, events: Sequence[msgspec.Raw]) -> bytes:
+    """Encodes a record of events that are encoded already: a large one is built in steps, between other work."""
+    return _encode_transaction(sender, previous, commit, events=cast("Sequence[EventRecord]", events))
+
+
+def encode_unlisted(sender: Sender, previous: Position, events: Sequence[Event[Row]]) -> bytes:
+    """Encodes a commit that is too large: the record has only the names of its tables."""
     tables = tuple(sorted({event.table for event in events}))
-    return _encoder.encode(msgspec.structs.replace(record, events=(), unlisted=tables))
+    return _encode_transaction(sender, previous, events[0].commit, unlisted=tables)
 
 
 def encode_gap(sender: Sender, position: Position, reason: str) -> bytes:
@@ -124,6 +131,25 @@ def transaction_of(record: TransactionRecord, tables: frozenset[str], size_bytes
     commit.count = len(events)
     unlisted = tables.intersection(record.unlisted)
     return Transaction(commit, events, frozenset(event.table for event in events) | unlisted, size_bytes, unlisted)
+
+
+def _encode_transaction(
+    sender: Sender,
+    previous: Position,
+    commit: Commit,
+    events: Sequence[EventRecord] = (),
+    unlisted: tuple[str, ...] = (),
+) -> bytes:
+    head = _head(sender, previous, commit.position)
+    return _encoder.encode(
+        TransactionRecord(
+            **head,
+            transaction=commit.transaction,
+            committed_at=commit.committed_at,
+            events=events,
+            unlisted=unlisted,
+        )
+    )
 
 
 def _head(sender: Sender, previous: Position, position: Position) -> dict[str, Any]:
