@@ -37,7 +37,8 @@ def materialised(address: str, prefix: str, tables: Iterable[str]) -> dict[str, 
     """Returns the rows that a consumer of layout `tables` in Debezium's format has in the end, as `rows_of` does."""
     found: dict[str, dict[tuple[object, ...], Row]] = {}
     for table in tables:
-        kind, rows = _KINDS[table], {}
+        kind = _KINDS[table]
+        rows: dict[bytes, Row] = {}
         for record in read_topic(address, f"{prefix}.{table}"):
             if record.value is None:
                 rows.pop(record.key, None)

@@ -28,7 +28,7 @@ from components.kafka_sink.settings import KafkaSinkSettings
 from components.kafka_sink.table_records import TableRecords
 from components.kafka_sink.table_refresh import TableRefresh
 from components.kafka_sink.topics import specs
-from components.kafka_sink.transaction_stream import TransactionStream
+from components.kafka_sink.transaction_records import TransactionRecords
 from components.kafka_sink.worker import Worker
 from components.lib.change_formats import Origin
 from components.lib.problem_tracker import ProblemTracker
@@ -193,7 +193,7 @@ class TransactionSink(KafkaSink):
 
     def __init__(self, settings: KafkaSinkSettings, context: ComponentContext) -> None:
         super().__init__(settings, context)
-        self._stream = TransactionStream(
+        self._stream = TransactionRecords(
             settings, context, self._worker, self._outbox, lambda: self._health.largest_record
         )
 
