@@ -59,6 +59,11 @@ class TransactionStream:
     def epoch(self) -> int:
         return self._sender.epoch
 
+    @property
+    def sender(self) -> Sender:
+        """Immutable, for sinks that encode in a thread of their own."""
+        return self._sender
+
     async def open(self) -> None:
         """Reads the history of an earlier process. Until `resume_at` there is nothing to send."""
         self.position = None
