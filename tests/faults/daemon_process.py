@@ -6,17 +6,23 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
+from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.leadership import Leadership, LeaseSettings
+from astha.settings.source import SourceSettings, parse_stream_url
 from astha.sources.contract import Source
+from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.subscribers.lane_policy import LanePolicy
+from astha.subscribers.loader import load_component
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Unavailable
@@ -30,6 +36,7 @@ QUICK = LanePolicy(
     backoff_initial_s=0.005, backoff_max_s=0.1, delivery_timeout_s=0.5, breaker_failures=10, breaker_reset_s=0.2,
     health_interval_s=0.5, health_timeout_s=1.0, drain_timeout_s=0.3, refresh_timeout_s=20.0,
 )  # fmt: skip
+SINK = QUICK.model_copy(update={"delivery_timeout_s": 5.0, "health_timeout_s": 3.0, "drain_timeout_s": 2.0})
 COMPONENTS: dict[str, tuple[frozenset[str], bool, LanePolicy]] = {
     "whole": (EVERYTHING, True, QUICK),
     "single": (STREAMS, False, QUICK),
@@ -48,16 +55,31 @@ class ProcessOptions(msgspec.Struct):
     fault_rate: float = 0.05
     holder: str = "oracle"
     lease_s: float = 2.0
+    group: str = "astha"
+    follows: str | None = None  # the URL of a transaction stream, instead of the database
+    sinks: dict[str, dict[str, Any]] = {}  # component -> its settings
 
 
 def make_source(options: ProcessOptions, store: MetadataStore, clock: SystemLoopClock) -> Source:
+    if options.follows is not None:
+        address, settings = parse_stream_url(options.follows), SourceSettings()
+        return open_follower(address, settings, store, options.group, options.url, clock)
     if options.url.startswith("sqlite"):
         return SqliteSource(options.url, store, settings=TailSettings(trim_every_s=0.05))
-    settings = PostgresSourceSettings(
+    postgres = PostgresSourceSettings(
         slot="oracle", status_interval_s=0.2, slot_check_interval_s=0.5, silence_limit_s=1.5, connect_timeout_s=3.0,
         reconnect_initial_s=0.02, reconnect_max_s=0.5, transaction_limit_events=400,
     )  # fmt: skip
-    return PostgresSource(options.stream_url, store, settings, clock)
+    return PostgresSource(options.stream_url, store, postgres, clock)
+
+
+def make_sinks(options: ProcessOptions, store: MetadataStore, clock: SystemLoopClock) -> list[NamedSubscriber]:
+    context = ComponentContext(store, clock, SecretStr(options.url), LakeSettings(), tables=EVERYTHING)
+    found = []
+    for name, settings in options.sinks.items():
+        own = msgspec.structs.replace(context, component=name, group=options.group)
+        found.append(NamedSubscriber(name, load_component(name, settings, own), SINK))
+    return found
 
 
 async def connect_with_retries(url: str) -> MetadataStore:
@@ -72,12 +94,12 @@ async def main(options: ProcessOptions) -> None:
     clock = SystemLoopClock()
     directory = Path(options.directory)
     store = await connect_with_retries(options.url)
-    components = []
+    components = make_sinks(options, store, clock)
     for name, (tables, whole, policy) in COMPONENTS.items():
         faults = FaultInjector(options.seed + name, directory, options.fault_rate)
         subscriber = DurableComponent(directory / f"{name}.db", tables, faults, whole=whole)
         components.append(NamedSubscriber(name, subscriber, policy))
-    leadership = Leadership(store, LeaseSettings(ttl_s=options.lease_s), options.holder, clock)
+    leadership = Leadership(store, LeaseSettings(ttl_s=options.lease_s), options.holder, clock, options.group)
     settings = DaemonSettings(ledger_interval_s=0.05, shutdown_timeout_s=3.0)
     daemon = Daemon(store, make_source(options, store, clock), components, leadership, settings, clock)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)

@@ -14,8 +14,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import psycopg
@@ -30,10 +30,6 @@ from tests.faults.writers import Writer
 from tests.waiting import eventually
 
 SETTLE_S = 120.0
-
-
-class Disturbance(Protocol):
-    async def strike(self) -> str: ...
 
 
 class Process:
@@ -56,12 +52,23 @@ class Process:
             self._process = subprocess.Popen(command, stderr=log, stdout=log)
 
     @property
+    def directory(self) -> Path:
+        return Path(self._options.directory)
+
+    @property
+    def options(self) -> ProcessOptions:
+        return self._options
+
+    def recorded(self, name: str) -> RecordedState:
+        return RecordedState(self.directory / f"{name}.db")
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
 
     def ready(self) -> Path:
-        return Path(self._options.directory) / f"{self._options.holder} is ready"
+        return self.directory / f"{self._options.holder} is ready"
 
     def kill(self) -> None:
         assert self._process is not None
@@ -95,6 +102,7 @@ class Oracle:
         self.random = random.Random(seed)
         self.seed = seed
         self.process = Process(ProcessOptions(url, stream_url, str(directory), seed), seed)
+        self.processes = [self.process]  # with followers, if there are any
         self.troubles = troubles  # name -> weight
         self.server: EmbeddedPostgres | None = None
         self.proxy: PostgresProxy | None = None
@@ -104,7 +112,8 @@ class Oracle:
         over = asyncio.Event()
         people = [Writer(self.url, f"{self.seed} writer {number}") for number in range(writers)]
         writing = [asyncio.create_task(person.run(over, pause_s)) for person in people]
-        self.process.start()
+        for process in self.processes:
+            process.start()
         end = time.monotonic() + seconds
         try:
             while time.monotonic() < end:
@@ -115,31 +124,45 @@ class Oracle:
                 self.require_no_violation()
             over.set()
             await asyncio.gather(*writing)
-            (self.directory / "calm").touch()
+            for process in self.processes:
+                (process.directory / "calm").touch()
             await self.require_agreement()
-            self.process.require_alive()
-            await self.process.stop()
-            self.process.start()
+            for process in self.processes:
+                process.require_alive()
+                await process.stop()
+            for process in self.processes:
+                process.start()
             await self.require_agreement()
-            await self.process.stop()
+            for process in self.processes:
+                await process.stop()
         except BaseException:
-            print(self.process.tail())  # noqa: T201
+            for process in self.processes:
+                print(process.tail())  # noqa: T201
             raise
         finally:
             over.set()
             await asyncio.gather(*writing, return_exceptions=True)
-            self.process.kill()
-        counts = {
-            name: {what: number for what, number in self._recorded(name).counts().items() if "calls" not in what}
+            for process in self.processes:
+                process.kill()
+        print(f"writes {sum(p.done for p in people)}, troubles {dict(self.struck)}")  # noqa: T201
+        for process in self.processes:
+            print(f"{process.options.group}: {self._seen(process)}")  # noqa: T201
+
+    def _seen(self, process: Process) -> dict[str, dict[str, int]]:
+        return {
+            name: {what: number for what, number in process.recorded(name).counts().items() if "calls" not in what}
             for name in COMPONENTS
         }
-        print(f"writes {sum(p.done for p in people)}, troubles {dict(self.struck)}, seen {counts}")  # noqa: T201
 
     def require_no_violation(self) -> None:
-        for name in COMPONENTS:
-            if (self.directory / f"{name}.db").exists():
-                violations = self._recorded(name).violations()
-                assert not violations, f"seed {self.seed!r}: {name} saw {len(violations)}: " + "\n".join(violations[:5])
+        for process in self.processes:
+            for name in COMPONENTS:
+                if (process.directory / f"{name}.db").exists():
+                    violations = process.recorded(name).violations()
+                    assert not violations, (
+                        f"seed {self.seed!r}: {name} of {process.options.group} saw {len(violations)}: "
+                        + "\n".join(violations[:5])
+                    )
 
     async def require_agreement(self) -> None:
         """Waits until every component's rows equal the database's. No component has recorded a violation then."""
@@ -147,47 +170,51 @@ class Oracle:
         try:
             for name, (tables, _, _) in COMPONENTS.items():
                 wanted = await contents(store, sorted(tables))
-                await eventually(
-                    lambda name=name, wanted=wanted: self._agrees(name, wanted),  # type: ignore[misc]
-                    f"seed {self.seed!r}: the rows of {name} as in the database",
-                    SETTLE_S,
-                )
+                for process in self.processes:
+                    await eventually(
+                        partial(self._agrees, process, name, wanted),
+                        f"seed {self.seed!r}: the rows of {name} of {process.options.group} as in the database",
+                        SETTLE_S,
+                    )
         finally:
             await store.close()
         self.require_no_violation()
 
-    async def _agrees(self, name: str, wanted: set[tuple[str, str, str]]) -> bool:
+    async def _agrees(self, process: Process, name: str, wanted: set[tuple[str, str, str]]) -> bool:
         await asyncio.sleep(0.1)
-        self.process.require_alive()
-        return (self.directory / f"{name}.db").exists() and self._recorded(name).rows() == wanted
-
-    def _recorded(self, name: str) -> RecordedState:
-        return RecordedState(self.directory / f"{name}.db")
+        process.require_alive()
+        return (process.directory / f"{name}.db").exists() and process.recorded(name).rows() == wanted
 
     async def _strike(self, name: str) -> None:
-        strikes: dict[str, Callable[[], Awaitable[None]]] = {
+        for process in self.processes:
+            process.require_alive()
+        await self.strikes()[name]()
+
+    def strikes(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return {
             "kill": self._kill, "stop": self._stop, "freeze": self._freeze, "server": self._restart_server,
             "cut": self._cut, "deaf": self._deafen, "slot": self._drop_slot, "rest": self._rest,
         }  # fmt: skip
-        self.process.require_alive()
-        await strikes[name]()
 
     async def _rest(self) -> None:
         await asyncio.sleep(1.0)
 
     async def _kill(self) -> None:
-        self.process.kill()
-        self.process.start()
+        process = self.random.choice(self.processes)
+        process.kill()
+        process.start()
 
     async def _stop(self) -> None:
-        await self.process.stop()
-        self.process.start()
+        process = self.random.choice(self.processes)
+        await process.stop()
+        process.start()
 
     async def _freeze(self) -> None:
         """Shorter or longer than the lease."""
-        self.process.freeze(True)
+        process = self.random.choice(self.processes)
+        process.freeze(True)
         await asyncio.sleep(self.random.choice([0.3, 3.0]))
-        self.process.freeze(False)
+        process.freeze(False)
 
     async def _restart_server(self) -> None:
         assert self.server is not None

@@ -1,0 +1,71 @@
+"""A leader and two followers, over Kafka and MQTT, while daemons, brokers and topics fail at random.
+
+`make faults SEED=... MINUTES=...` runs these as long as you like; otherwise shortly, with a new seed each time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from registry.embedded_postgres import EmbeddedPostgres
+from tests.doubles.proxy import PostgresProxy
+from tests.faults.follower_oracle import FollowerOracle
+from tests.servers.kafka import KafkaBroker
+from tests.servers.mosquitto import Mosquitto
+
+pytestmark = pytest.mark.slow
+
+SHORT_S = 25.0
+
+
+@pytest.fixture
+def seed() -> str:
+    chosen = os.environ.get("SEED") or str(random.randrange(1_000_000))
+    print(f"SEED={chosen}")  # noqa: T201
+    return chosen
+
+
+@pytest.fixture
+def seconds() -> float:
+    return float(os.environ.get("MINUTES", "0")) * 60 or SHORT_S
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker that only this test disturbs."""
+    with KafkaBroker(tmp_path / "own kafka") as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    with Mosquitto(tmp_path / "own mosquitto") as broker:
+        yield broker
+
+
+async def test_postgres(
+    own_server: EmbeddedPostgres,
+    own_kafka: KafkaBroker,
+    own_mosquitto: Mosquitto,
+    tmp_path: Path,
+    seed: str,
+    seconds: float,
+) -> None:
+    url = own_server.url("postgres")
+    async with PostgresProxy("127.0.0.1", own_server.port) as proxy:
+        oracle = FollowerOracle(url, proxy.url(url), tmp_path, seed, own_kafka, own_mosquitto)
+        oracle.server, oracle.proxy = own_server, proxy
+        oracle.troubles |= {"server": 1, "cut": 1, "slot": 2}
+        await oracle.run(seconds)
+
+
+async def test_sqlite(
+    sqlite_url: str, own_kafka: KafkaBroker, own_mosquitto: Mosquitto, tmp_path: Path, seed: str, seconds: float
+) -> None:
+    oracle = FollowerOracle(sqlite_url, sqlite_url, tmp_path, seed, own_kafka, own_mosquitto)
+    await oracle.run(seconds)
