@@ -5,8 +5,6 @@ Short in `make test`; `make faults MINUTES=... SEED=...` runs it longer.
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -31,18 +29,6 @@ def spark(scratch: Path) -> Iterator[Spark]:
     """Starts while the writers run."""
     with closing(Spark(scratch)) as made:
         yield made
-
-
-@pytest.fixture
-def seed() -> str:
-    chosen = os.environ.get("SEED") or str(random.randrange(1_000_000))
-    print(f"SEED={chosen}")  # noqa: T201
-    return chosen
-
-
-@pytest.fixture
-def seconds() -> float:
-    return float(os.environ.get("MINUTES", "0")) * 60 or SHORT_S
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import sys
 from collections import defaultdict
@@ -166,13 +165,6 @@ async def read_cold(context: ComponentContext, partition: int) -> list[Record]:
         return records
     finally:
         await read_context.close()
-
-
-@pytest.fixture
-def seed() -> str:
-    chosen = os.environ.get("SEED") or str(random.randrange(1_000_000))
-    print(f"SEED={chosen}")  # noqa: T201
-    return chosen
 
 
 @pytest.fixture(params=COMBINATIONS, ids="-".join)

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,18 +19,6 @@ from tests.servers.mosquitto import Mosquitto
 pytestmark = pytest.mark.slow
 
 SHORT_S = 25.0
-
-
-@pytest.fixture
-def seed() -> str:
-    chosen = os.environ.get("SEED") or str(random.randrange(1_000_000))
-    print(f"SEED={chosen}")  # noqa: T201
-    return chosen
-
-
-@pytest.fixture
-def seconds() -> float:
-    return float(os.environ.get("MINUTES", "0")) * 60 or SHORT_S
 
 
 @pytest.fixture

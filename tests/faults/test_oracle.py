@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from pathlib import Path
 
 import pytest
@@ -15,18 +13,6 @@ from tests.faults.oracle import Oracle
 pytestmark = pytest.mark.slow
 
 SHORT_S = 12.0
-
-
-@pytest.fixture
-def seed() -> str:
-    chosen = os.environ.get("SEED") or str(random.randrange(1_000_000))
-    print(f"SEED={chosen}")  # noqa: T201
-    return chosen
-
-
-@pytest.fixture
-def seconds() -> float:
-    return float(os.environ.get("MINUTES", "0")) * 60 or SHORT_S
 
 
 async def test_postgres(own_server: EmbeddedPostgres, tmp_path: Path, seed: str, seconds: float) -> None:
