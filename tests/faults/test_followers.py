@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,19 +18,6 @@ from tests.servers.mosquitto import Mosquitto
 pytestmark = pytest.mark.slow
 
 SHORT_S = 25.0
-
-
-@pytest.fixture
-def own_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
-    """A broker that only this test disturbs."""
-    with KafkaBroker(tmp_path / "own kafka") as broker:
-        yield broker
-
-
-@pytest.fixture
-def own_mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
-    with Mosquitto(tmp_path / "own mosquitto") as broker:
-        yield broker
 
 
 async def test_postgres(
