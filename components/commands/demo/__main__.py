@@ -13,7 +13,7 @@ from types import FrameType
 import psycopg
 from sqlalchemy import make_url
 
-from components.commands.demo import compaction, daemon, lake, registry, streams
+from components.commands.demo import compaction, daemon, fanout, lake, registry, streams
 from components.commands.demo.stage import Stage
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.errors import RegistryError, Unavailable
@@ -70,6 +70,9 @@ def play(segments: int, stage: Stage) -> None:
         stage.say(f"streams, with their registry on {backend}: three agents, a consumer group, and a killed agent")
         streamed = asyncio.run(streams.show(url, Path(directory) / "warehouse", stage))
         stage.show_cells("Topic", {streams.TOPIC: streamed.cells()})
+        backend, url = _another_database(urls, directory, "fanout")
+        stage.say(f"fan-out, with its registry on {backend}: a change read by clients without any code of ours")
+        asyncio.run(fanout.show(url, Path(directory), stage))
     stage.say(f"Everything is removed again. The demo took {monotonic() - started:.0f} s.")
 
 
