@@ -319,7 +319,9 @@ class Agents(Protocol):
 
 class LakeTables(Protocol):
     async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
-        """Creates a table with schema version 1. Raises AlreadyExists if the name is taken."""
+        """Creates a table with schema version 1. Raises AlreadyExists if the name is taken, Invalid if ``name`` has a
+        dot: a dot separates a table from its database, and nested databases from each other.
+        """
         ...
 
     async def get_table(self, database: str, name: str) -> LakeTable | None: ...

@@ -103,6 +103,20 @@ def name(field: str, value: object) -> None:
         raise Invalid(field, value, "must not contain control characters")
 
 
+def table_name(field: str, value: object) -> None:
+    """Requires a table's own name. Commands address tables as ``DATABASE.TABLE``, split at the last dot."""
+    name(field, value)
+    if "." in str(value):
+        raise Invalid(field, value, "must not contain a dot: the part before the last dot names the database")
+
+
+def database_name(field: str, value: object) -> None:
+    """Requires a database's name, which may be nested: ``a.b``."""
+    name(field, value)
+    if not all(str(value).split(".")):
+        raise Invalid(field, value, "has an empty part: write a, or a.b for a nested one")
+
+
 def every(field: str, column: Sequence[object], check: Check) -> None:
     """Applies `check` to a column. On failure the message names the row."""
     if check in (integer, integer32):

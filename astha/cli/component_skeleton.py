@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from astha.subscribers import Component, ComponentContext, ConsistentRead, Event, Metric, Operation, Segment, handles
+from astha.subscribers import Component, ComponentContext, ConsistentRead, Event, Metric, Segment, handles
 
 
 class Settings(BaseModel, extra="forbid"):
@@ -31,8 +31,8 @@ class $class_name(Component):
     async def segment(self, event: Event[Segment]) -> None:
         if event.before is not None:
             self.sizes[event.before.topic] -= event.before.size_bytes
-        if event.operation is not Operation.DELETE:
-            self.sizes[event.data.topic] += event.data.size_bytes
+        if event.after is not None:
+            self.sizes[event.after.topic] += event.after.size_bytes
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         sizes = Counter[str]()
@@ -51,48 +51,37 @@ def create(settings: Mapping[str, Any], context: ComponentContext) -> $class_nam
     return $class_name(Settings.model_validate(dict(settings)))
 '''
 
-_IN_MEMORY_TEST = """import asyncio
-
-import pytest
+_IN_MEMORY_TEST = """import pytest
 
 from astha.subscribers import Segment
-from astha.testing import FakeRegistry, Fault, FaultInjector, deliver, make_context, make_row
+from astha.testing import FakeRegistry, Fault, FaultInjector, async_test, deliver, make_context, make_row
 
 from . import create
 
 
-def test_a_refresh_repairs_what_a_failed_delivery_missed() -> None:
-    async def drill() -> None:
-        registry, component = FakeRegistry(), create({}, make_context())
-        await deliver(component, registry.commit(make_row(Segment, id=1, topic="clicks", size_bytes=100)))
-        assert component.sizes == {"clicks": 100}
-        faulty = FaultInjector(component)
-        faulty.misbehave(Fault.FAIL, times=1)
-        with pytest.raises(RuntimeError):
-            await deliver(faulty, registry.commit(make_row(Segment, id=2, topic="clicks", size_bytes=20)))
-        await faulty.on_refresh(registry.snapshot())
-        assert component.sizes == {"clicks": 120}
-
-    asyncio.run(drill())
+@async_test
+async def test_a_refresh_repairs_what_a_failed_delivery_missed() -> None:
+    registry, component = FakeRegistry(), create({}, make_context())
+    await deliver(component, registry.commit(make_row(Segment, id=1, topic="clicks", size_bytes=100)))
+    assert component.sizes == {"clicks": 100}
+    faulty = FaultInjector(component)
+    faulty.misbehave(Fault.FAIL, times=1)
+    with pytest.raises(RuntimeError):
+        await deliver(faulty, registry.commit(make_row(Segment, id=2, topic="clicks", size_bytes=20)))
+    await faulty.on_refresh(registry.snapshot())
+    assert component.sizes == {"clicks": 120}
 """
 
 _DURABLE = '''"""$title: records per topic, in a SQLite file. Each transaction has its effect exactly once."""
 
-import sqlite3
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from astha.subscribers import Component, ComponentContext, ConsistentRead, Event, Metric, Operation, Row, Segment
+from astha.subscribers import Component, ComponentContext, ConsistentRead, Event, Metric, Row, Segment, SqliteState
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS totals (topic TEXT PRIMARY KEY, records INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL);
-INSERT OR IGNORE INTO progress VALUES (1, 0);
-"""
+_TOTALS = "CREATE TABLE totals (topic TEXT PRIMARY KEY, records INTEGER NOT NULL)"
 _ADD = "INSERT INTO totals VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET records = records + excluded.records"
 
 
@@ -105,86 +94,55 @@ class $class_name(Component):
     tables = (Segment,)
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.duplicates = 0
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self.settings.path)) as database, database:
-            yield database
-
-    async def start(self) -> None:
-        with self.transaction() as database:
-            database.executescript(_SCHEMA)
+        self.state = SqliteState(settings.path, _TOTALS)
 
     async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
-        with self.transaction() as database:
-            (position,) = database.execute("SELECT position FROM progress").fetchone()
-            if events[0].position <= position:
-                self.duplicates += 1
-                return
+        with self.state.transaction(events[0].position) as database:
+            if database is None:
+                return  # delivered again
             for event in events:
-                added = None if event.operation is Operation.DELETE else event.data
-                for row, sign in ((event.before, -1), (added, 1)):
+                for row, sign in ((event.before, -1), (event.after, 1)):
                     if isinstance(row, Segment):
                         database.execute(_ADD, (row.topic, sign * row.record_count))
-            database.execute("UPDATE progress SET position = ?", (events[0].position,))
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
-        totals = Counter[str]()
-        async for page in snapshot.rows(Segment):
-            for segment in page:
-                totals[segment.topic] += segment.record_count
-        with self.transaction() as database:
-            database.execute("DELETE FROM totals")
-            database.executemany(_ADD, totals.items())
-            database.execute("UPDATE progress SET position = 0")
+        with self.state.rebuild() as database:
+            async for page in snapshot.rows(Segment):
+                database.executemany(_ADD, [(segment.topic, segment.record_count) for segment in page])
 
     async def on_health(self) -> bool:
-        with self.transaction() as database:
-            return bool(database.execute("SELECT 1").fetchone())
+        return self.state.is_writable()
 
     def metrics(self) -> Iterator[Metric]:
-        yield Metric("duplicates", "Transactions that were delivered again.", self.duplicates, kind="counter")
-
-    def totals(self) -> dict[str, int]:
-        with self.transaction() as database:
-            return dict(database.execute("SELECT topic, records FROM totals"))
+        yield Metric("duplicates", "Transactions that were delivered again.", self.state.duplicates, kind="counter")
 
 
 def create(settings: Mapping[str, Any], context: ComponentContext) -> $class_name:
     return $class_name(Settings.model_validate(dict(settings)))
 '''
 
-_DURABLE_TEST = """import asyncio
-from pathlib import Path
+_DURABLE_TEST = """from pathlib import Path
 
 import pytest
 
 from astha.subscribers import Segment
-from astha.testing import FakeRegistry, Fault, FaultInjector, deliver, make_context, make_row
+from astha.testing import FakeRegistry, Fault, FaultInjector, async_test, deliver, make_context, make_row
 
 from . import create
 
 
-def test_a_transaction_that_is_delivered_again_has_no_second_effect(tmp_path: Path) -> None:
-    async def drill() -> None:
-        registry, settings = FakeRegistry(), {"path": str(tmp_path / "totals.db")}
-        component = create(settings, make_context())
-        await component.start()
-        await component.on_refresh(registry.snapshot())
-        faulty = FaultInjector(component)
-        faulty.misbehave(Fault.FAIL_AFTER_EFFECT, times=1)
-        transaction = registry.commit(make_row(Segment, id=1, topic="clicks", record_count=3))
-        with pytest.raises(RuntimeError):
-            await deliver(faulty, transaction)
-        restarted = create(settings, make_context())
-        await restarted.start()
-        await deliver(restarted, transaction)
-        assert restarted.totals() == {"clicks": 3}
-        assert restarted.duplicates == 1
-
-    asyncio.run(drill())
+@async_test
+async def test_a_transaction_that_is_delivered_again_has_no_second_effect(tmp_path: Path) -> None:
+    registry, settings = FakeRegistry(), {"path": str(tmp_path / "totals.db")}
+    faulty = FaultInjector(create(settings, make_context()))
+    await faulty.on_refresh(registry.snapshot())
+    faulty.misbehave(Fault.FAIL_AFTER_EFFECT, times=1)
+    transaction = registry.commit(make_row(Segment, id=1, topic="clicks", record_count=3))
+    with pytest.raises(RuntimeError):
+        await deliver(faulty, transaction)
+    restarted = create(settings, make_context())
+    await deliver(restarted, transaction)
+    assert (restarted.state.query("SELECT * FROM totals"), restarted.state.duplicates) == ([("clicks", 3)], 1)
 """
 
 _SUBSCRIPTION = """components:

@@ -39,6 +39,11 @@ class Event(msgspec.Struct, Generic[R], frozen=True, gc=False):
     index: int  # within the transaction, from 0
 
     @property
+    def after(self) -> R | None:
+        """The new row; None for a DELETE."""
+        return None if self.operation is Operation.DELETE else self.data
+
+    @property
     def table(self) -> str:
         return self.data.table
 

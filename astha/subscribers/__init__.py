@@ -33,6 +33,7 @@ from astha.subscribers.contract import (
 )
 from astha.subscribers.metrics import Metric, ReportsMetrics
 from astha.subscribers.problems import Problem, ReportsProblems
+from astha.subscribers.sqlite_state import SqliteState
 from astha.subscribers.work import ReportsWork, Work
 from astha.tasks import BackgroundTasks
 from registry.areas import Area
@@ -62,6 +63,8 @@ __all__ = [
     "Component", "handles",
     "Subscriber", "EventSubscriber", "TransactionSubscriber", "BatchSubscriber", "Startable", "Stoppable",
     "ResumesAtPosition",
+    # durable state with exactly-once effect
+    "SqliteState",
     # its context
     "ComponentContext", "ComponentState", "LakeSettings", "S3Settings", "MetadataStore", "LoopClock",
     # what it receives

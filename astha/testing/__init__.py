@@ -4,6 +4,7 @@ In: rows that a test commits to a `FakeRegistry`. Out: transactions and snapshot
 Guaranteed: no database, no sleeping; time moves only when a test moves a `ManualClock`.
 """
 
+from astha.testing.async_tests import async_test
 from astha.testing.clock import ManualClock
 from astha.testing.faulty import Fault, FaultInjector, FaultySubscriber
 from astha.testing.recording import RecordingSubscriber
@@ -11,7 +12,7 @@ from astha.testing.registry import FakeRegistry, deliver, make_context, make_row
 
 __all__ = [
     # what a component is given
-    "FakeRegistry", "deliver", "make_row", "make_context", "ManualClock",
+    "FakeRegistry", "deliver", "make_row", "make_context", "ManualClock", "async_test",
     # failure drills
     "Fault", "FaultInjector",
     # stand-ins for a component

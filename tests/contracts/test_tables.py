@@ -228,6 +228,18 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
             await refused(store.list_table_metadata(number), "table_id", number)
 
 
+async def test_a_name_that_no_command_can_address_is_refused(store: MetadataStore, refused: Refused) -> None:
+    """Commands address a table as DATABASE.TABLE, split at the last dot."""
+    table = await store.create_table("a.b", "t", "s3://lake/t", TABLE)
+    async with unchanged(store):
+        for name in ("a.b", ".a", "a."):
+            await refused(store.create_table("db", name, "s3://lake", TABLE), "name", name)
+            await refused(store.alter_table(table.id, name=name), "name", name)
+        for name in (".a", "a.", "a..b"):
+            await refused(store.create_table(name, "new", "s3://lake", TABLE), "database", name)
+            await refused(store.alter_table(table.id, database=name), "database", name)
+
+
 async def test_text_that_is_not_json_is_refused(store: MetadataStore, subtests: pytest.Subtests) -> None:
     """The store does not parse JSON columns: the database checks them."""
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)

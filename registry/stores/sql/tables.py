@@ -21,8 +21,8 @@ from registry.stores.sql.base import SqlBase, require_row, select_rows
 
 class SqlTables(SqlBase):
     async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
-        validation.name("database", database)
-        validation.name("name", name)
+        validation.database_name("database", database)
+        validation.table_name("name", name)
         validation.non_empty("location", location)
         validate([draft])
         now = self._clock.now_ms()
@@ -70,8 +70,8 @@ class SqlTables(SqlBase):
         properties: Mapping[str, JsonValue] | None = None,
     ) -> LakeTable:
         validation.integer("table_id", table_id)
-        validation.optional("database", database, validation.name)
-        validation.optional("name", name, validation.name)
+        validation.optional("database", database, validation.database_name)
+        validation.optional("name", name, validation.table_name)
         validation.optional("location", location, validation.non_empty)
         validation.optional("status", status, lambda f, v: validation.one_of(f, v, get_args(TableStatus)))
         now = self._clock.now_ms()

@@ -68,11 +68,16 @@ def test_the_page_shows_what_the_command_writes() -> None:
     assert shown() == wanted
 
 
-def test_an_empty_file_becomes_a_tested_component_in_under_50_lines() -> None:
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_an_empty_file_becomes_a_tested_component_in_under_50_lines(name: str) -> None:
+    """The component as it is shown, with blank lines; and the code of the component and its test, without."""
     files = shown()
-    lines = code_lines(files["topic_sizes/__init__.py"]) + code_lines(files["topic_sizes/test_topic_sizes.py"])
+    component, test = files[f"{name}/__init__.py"], files[f"{name}/test_{name}.py"]
+    assert len(component.splitlines()) < 50
+    lines = code_lines(component) + code_lines(test)
     assert lines < 50
-    assert f"{lines} lines of code with its test" in PAGE.read_text()
+    (paragraph,) = [part for part in PAGE.read_text().split("\n\n") if part.startswith(f"`{name}` ")]
+    assert f"{lines} lines of code with its test" in paragraph
 
 
 def test_the_tests_of_the_page_pass(written: Path) -> None:
