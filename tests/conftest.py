@@ -7,7 +7,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = [f"tests.fixtures.{name}" for name in ("databases", "servers", "stores", "sources", "daemons", "lake")]
+_FIXTURES = ("databases", "servers", "mosquitto", "stores", "sources", "daemons", "lake", "kafka", "followers")
+pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 
 # A busy machine is no reason to fail: examples have no deadline, and slow data generation is no error.
 settings.register_profile("astha", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,7 +4,9 @@
      "position": 95, "transaction": 1042, "committed_at": ..., "events": [{"operation": "INSERT", ...}]}
 
 Every record says which position precedes it: all transactions after `previous` up to `position` are in the record, or
-there are none. So a reader that has received everything up to R lacks something if, and only if, `previous` > R.
+there are none. So a reader that has received everything up to R lacks something if, and only if, `previous` > R. This
+holds for heartbeats too: nothing was to be sent between `previous`, the last transaction, and `position`.
+
 Positions can be compared within one `history`, an id that the sink changes with each of its refreshes. `epoch` is that
 of the lease under which the record was sent: records of an earlier leader may still arrive, and are ignored.
 """
@@ -22,6 +24,7 @@ from astha.events.transaction import Transaction
 from registry.models import PUBLISHED, Row
 from registry.position import Position
 
+_NULL = msgspec.Raw(b"null")
 _DECODERS: Mapping[str, msgspec.json.Decoder[Row]] = {kind.table: msgspec.json.Decoder(kind) for kind in PUBLISHED}
 
 
@@ -49,7 +52,7 @@ class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     operation: Operation
     table: str
     data: msgspec.Raw
-    before: msgspec.Raw | None = None
+    before: msgspec.Raw = _NULL  # not `Raw | None`: msgspec decodes only null as that
 
 
 class TransactionRecord(_Record, frozen=True, kw_only=True, tag="transaction", omit_defaults=True):
@@ -83,26 +86,36 @@ def encode_transaction(sender: Sender, previous: Position, events: Sequence[Even
     """Encodes the events of one commit, at least one. If the record were larger than `max_bytes`, it names only the
     tables, in `unlisted`.
     """
-    commit = events[0].commit
-    record = TransactionRecord(
-        **_head(sender, previous, commit.position),
-        transaction=commit.transaction,
-        committed_at=commit.committed_at,
-        events=[_record_of(event) for event in events],
-    )
-    encoded = _encoder.encode(record)
-    if len(encoded) <= max_bytes:
-        return encoded
+    records = [_record_of(event) for event in events]
+    encoded = _encode_transaction(sender, previous, events[0].commit, events=records)
+    return encoded if len(encoded) <= max_bytes else encode_unlisted(sender, previous, events)
+
+
+def encode_event(event: Event[Row]) -> msgspec.Raw:
+    """Encodes one event of a record, for `join_transaction`."""
+    return msgspec.Raw(_encoder.encode(_record_of(event)))
+
+
+def join_transaction(sender: Sender, previous: Position, commit: Commit, events: Sequence[msgspec.Raw]) -> bytes:
+    """Encodes a record of events that are encoded already: a large one is built in steps, between other work."""
+    return _encode_transaction(sender, previous, commit, events=cast("Sequence[EventRecord]", events))
+
+
+def encode_unlisted(sender: Sender, previous: Position, events: Sequence[Event[Row]]) -> bytes:
+    """Encodes a commit that is too large: the record has only the names of its tables."""
     tables = tuple(sorted({event.table for event in events}))
-    return _encoder.encode(msgspec.structs.replace(record, events=(), unlisted=tables))
+    return _encode_transaction(sender, previous, events[0].commit, unlisted=tables)
 
 
 def encode_gap(sender: Sender, position: Position, reason: str) -> bytes:
     return _encoder.encode(GapRecord(**_head(sender, position, position), reason=reason))
 
 
-def encode_heartbeat(sender: Sender, position: Position) -> bytes:
-    return _encoder.encode(HeartbeatRecord(**_head(sender, position, position)))
+def encode_heartbeat(sender: Sender, position: Position, previous: Position | None = None) -> bytes:
+    """`previous` is the position of the last transaction that was sent, if the stream has come further since: so a
+    sender that restarts at `position` repeats nothing and lacks nothing.
+    """
+    return _encoder.encode(HeartbeatRecord(**_head(sender, position if previous is None else previous, position)))
 
 
 def decode_record(payload: bytes) -> StreamRecord:
@@ -126,21 +139,42 @@ def transaction_of(record: TransactionRecord, tables: frozenset[str], size_bytes
     return Transaction(commit, events, frozenset(event.table for event in events) | unlisted, size_bytes, unlisted)
 
 
+def _encode_transaction(
+    sender: Sender,
+    previous: Position,
+    commit: Commit,
+    events: Sequence[EventRecord] = (),
+    unlisted: tuple[str, ...] = (),
+) -> bytes:
+    head = _head(sender, previous, commit.position)
+    return _encoder.encode(
+        TransactionRecord(
+            **head,
+            transaction=commit.transaction,
+            committed_at=commit.committed_at,
+            events=events,
+            unlisted=unlisted,
+        )
+    )
+
+
 def _head(sender: Sender, previous: Position, position: Position) -> dict[str, Any]:
     return {**msgspec.structs.asdict(sender), "previous": previous, "position": position}
 
 
 def _record_of(event: Event[Row]) -> EventRecord:
     """Rows take the place of raw JSON: the encoder writes them as JSON objects."""
-    before = event.before if event.operation is Operation.UPDATE else None
-    return EventRecord(event.operation, event.data.table, cast("msgspec.Raw", event.data), cast("msgspec.Raw", before))
+    data = cast("msgspec.Raw", event.data)
+    if event.operation is not Operation.UPDATE:
+        return EventRecord(event.operation, event.data.table, data)
+    return EventRecord(event.operation, event.data.table, data, cast("msgspec.Raw", event.before))
 
 
 def _event_of(record: EventRecord, commit: Commit, index: int) -> Event[Row]:
     decoder = _DECODERS[record.table]
     try:
         data = decoder.decode(record.data)
-        before = None if record.before is None else decoder.decode(record.before)
+        before = None if bytes(record.before) == b"null" else decoder.decode(record.before)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise DecodeError(f"a row of {record.table} at position {commit.position} is malformed: {error}") from error
     if record.operation is Operation.DELETE:
