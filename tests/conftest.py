@@ -7,7 +7,9 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-_FIXTURES = ("databases", "servers", "mosquitto", "stores", "sources", "daemons", "lake", "kafka", "random_faults")
+_FIXTURES = (
+    "databases", "servers", "kafka", "mosquitto", "stores", "sources", "followers", "daemons", "lake", "random_faults",
+)  # fmt: skip
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 
 # A busy machine is no reason to fail: examples have no deadline, and slow data generation is no error.

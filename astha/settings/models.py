@@ -14,12 +14,12 @@ from astha.settings.groups import (
     DaemonSettings,
     LeaseSettings,
     LogSettings,
-    PostgresSourceSettings,
     TailSettings,
 )
 from astha.settings.lake import LakeSettings
 from astha.settings.registry import RegistrySettings
 from astha.settings.server import ServerSettings
+from astha.settings.source import SourceSettings
 
 PREFIX = "ASTHA_"
 DEFAULT_GROUP = "astha"
@@ -45,7 +45,7 @@ class Settings(BaseSettings):
         "and its own positions.",
     )
     registry: RegistrySettings = RegistrySettings()
-    source: PostgresSourceSettings = PostgresSourceSettings()
+    source: SourceSettings = SourceSettings()
     change_log: TailSettings = TailSettings()
     lease: LeaseSettings = LeaseSettings()
     clock: ClockSettings = ClockSettings()
@@ -78,6 +78,7 @@ class Settings(BaseSettings):
     def redactor(self) -> Redactor:
         """Returns the one redactor of these settings. Components add their own secrets to it."""
         if self._redactor is None:
-            secrets = [*self.registry.secrets(), *self.lake.secrets(), *self.server.secrets()]
+            groups = (self.registry, self.lake, self.server, self.source)
+            secrets = [secret for group in groups for secret in group.secrets()]
             self._redactor = Redactor(secrets)
         return self._redactor

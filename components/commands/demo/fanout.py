@@ -41,7 +41,8 @@ async def show(url: str, directory: Path, stage: Stage) -> None:
             readers["Kafka, topic demo.topics, Debezium envelope"] = lambda: read_kafka(kafka)
         if mqtt is not None:
             settings["mqtt_sink"] = {"url": mqtt, "prefix": PREFIX, "format": "json", "transactions": False}
-            readers["MQTT, topic demo/topics/insert/clicks, plain JSON"] = lambda: asyncio.run(read_mqtt(mqtt, subscribed))
+            of_topic = "MQTT, topic demo/topics/insert/clicks, plain JSON"
+            readers[of_topic] = lambda: asyncio.run(read_mqtt(mqtt, subscribed))
         if not settings:
             return
         await asyncio.to_thread(migrate, url)
