@@ -7,12 +7,12 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from astha.subscribers import Retry
 
-NO_MATCHING_SUBSCRIBERS = 0x10
 NOT_AUTHORIZED = 0x87
 SESSION_TAKEN_OVER = 0x8E
-PACKET_TOO_LARGE = 0x95
 
 _REMEDIES = {
+    0x80: "the connection was lost: the broker closed it, or the network failed",
+    0x82: "if it refuses a message as too large, lower `max_payload_bytes`",
     0x84: "it does not speak MQTT 5; use a broker that does",
     0x85: "it refuses the client identifier; set `client_id`",
     0x86: "wrong user name or password; correct `username` and `password`",
@@ -23,7 +23,7 @@ _REMEDIES = {
     SESSION_TAKEN_OVER: "another client uses the same client identifier; give each its own `client_id`, or none",
     0x90: "it refuses the topic's name; choose another `prefix`",
     0x93: "more messages in flight than it allows; lower `max_in_flight`",
-    PACKET_TOO_LARGE: "the message is too large for it; lower `max_payload_bytes`, or raise the broker's limit",
+    0x95: "the message is too large for it; lower `max_payload_bytes`, or raise the broker's limit",
     0x97: "a quota of the broker is exceeded",
     0x99: "it refuses the payload's format",
     0x9A: "it supports no retained messages; use a broker that does",
@@ -49,8 +49,7 @@ class PublishRefused(Retry):
 
     def __init__(self, address: str, topic: str, size: int, reason: ReasonCode) -> None:
         super().__init__(f"MQTT broker {address} refuses {topic} ({size:,} bytes): {_described(reason)}")
-        self.size = size
-        self.too_large = reason.value == PACKET_TOO_LARGE
+        self.topic = topic
 
 
 def accepted(reason: ReasonCode) -> bool:

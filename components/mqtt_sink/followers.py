@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import structlog
-
-from astha.subscribers import DeliveryError, LoopClock, Problem, RegistryError
+from astha.subscribers import Backoff, DeliveryError, LoopClock, Problem, RegistryError
 from components.lib.transaction_stream import TransactionStream
+from components.mqtt_sink.errors import BrokerUnusable
 from components.mqtt_sink.link import Batch
 from components.mqtt_sink.messages import record_publication
 from components.mqtt_sink.session import Session
 from components.mqtt_sink.topics import Topics
 
-log = structlog.get_logger(__name__)
+_BACKOFF = Backoff(initial_s=1.0, max_s=60.0)
 
 
 class Heartbeats:
@@ -24,13 +23,19 @@ class Heartbeats:
         self.messages = 0
 
     async def run(self, stream: TransactionStream) -> None:
-        """No error ends it: the next beat tries again."""
+        """No error ends it: another beat follows, after a while if the broker refuses them or the registry fails."""
+        failures = 0
         while True:
-            await self._clock.sleep(self._interval_s)
+            await self._clock.sleep(self._interval_s if not failures else _BACKOFF.wait_s(failures, self._clock))
             try:
                 await self._beat(stream)
+            except BrokerUnusable:
+                continue  # the session connects again
             except (DeliveryError, RegistryError) as error:
+                failures += 1
                 self._note(repr(error))
+            else:
+                failures = 0
 
     def problems(self) -> list[Problem]:
         return [] if self._problem is None else [self._problem]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
-from aiomqtt import Client, MqttError, ProtocolVersion, TLSParameters, Will
+from aiomqtt import Client, MqttError, ProtocolVersion, Will
 from paho.mqtt.reasoncodes import ReasonCode
 
 from astha.subscribers import DeliveryError, LoopClock
@@ -22,6 +23,7 @@ from components.mqtt_sink.aiomqtt_internals import BrokerLimits, abort, observe,
 from components.mqtt_sink.errors import BrokerUnusable, PublishRefused, accepted, connection_error
 from components.mqtt_sink.properties import PackedProperties
 from components.mqtt_sink.settings import MqttSettings
+from components.mqtt_sink.tls import tls_context
 
 _MAX_CONNECT_S = 5.0
 _CLOSE_S = 1.0
@@ -72,7 +74,8 @@ class Link:
     @classmethod
     async def connect(cls, settings: MqttSettings, client_id: str, will: Will, clock: LoopClock) -> Link:
         """Raises BrokerUnusable. A cancelled call leaves no connection behind."""
-        client = _client(settings, client_id, will)
+        context = await asyncio.to_thread(tls_context, settings) if settings.tls else None
+        client = _client(settings, client_id, will, context)
         link = cls(client, settings, clock)
         opening = asyncio.create_task(client.__aenter__(), name="MQTT connection")
         try:
@@ -83,7 +86,7 @@ class Link:
             raise
         except (MqttError, OSError, ValueError) as error:
             abort(client)
-            raise connection_error(settings.address, error) from error
+            raise connection_error(settings.address, error) from None
         link._most = max(1, min(settings.max_in_flight, link._limits.receive_maximum))
         if not (link._limits.qos_1_available and link._limits.retain_available):
             abort(client)
@@ -185,7 +188,11 @@ class Link:
             async for _ in self._client.messages:
                 pass  # nothing is subscribed to
         except MqttError as error:
-            self.fail(connection_error(self._settings.address, error.__cause__ or error))
+            lost = connection_error(self._settings.address, error.__cause__ or error)
+            if self._settings.client_id is not None:  # not every broker gives this reason
+                known = f"does another client use the identifier {self._settings.client_id!r}?"
+                lost = BrokerUnusable(f"{lost}; if it repeats, {known}", lost.lasting)
+            self.fail(lost)
 
     async def _until_overdue(self) -> None:
         limit_s = self._settings.timeout_s
@@ -255,12 +262,7 @@ class Batch:
             self._waiter.set_result(None)
 
 
-def _client(settings: MqttSettings, client_id: str, will: Will) -> Client:
-    tls = TLSParameters(
-        ca_certs=None if settings.ca is None else str(settings.ca),
-        certfile=None if settings.cert is None else str(settings.cert),
-        keyfile=None if settings.key is None else str(settings.key),
-    )
+def _client(settings: MqttSettings, client_id: str, will: Will, context: ssl.SSLContext | None) -> Client:
     return Client(
         settings.host,
         settings.port,
@@ -272,7 +274,7 @@ def _client(settings: MqttSettings, client_id: str, will: Will) -> Client:
         timeout=settings.timeout_s,
         keepalive=settings.keepalive,
         max_inflight_messages=0,  # a link limits them, by what the broker allows
-        tls_params=tls if settings.tls else None,
+        tls_context=context,
         socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         logger=_quiet,
     )

@@ -30,7 +30,7 @@ class ChangeMessages:
         self._epoch = b"%d" % origin.epoch
         self.oversized = 0  # messages without payload
 
-    def of(self, event: Event[Row], link: Link, max_bytes: int) -> list[Publication]:
+    def of(self, event: Event[Row], link: Link) -> list[Publication]:
         """Returns one message, or two for an update that changed the primary key."""
         now_ms = self._clock.now_ms()
         messages = []
@@ -46,10 +46,10 @@ class ChangeMessages:
             )
             encoded = self._format.change(part, self._origin, now_ms)
             topic = self._topics.change(operation, part.data)
-            messages.append(self._publication(topic, encoded, named, link, max_bytes))
+            messages.append(self._publication(topic, encoded, named, link))
         return messages
 
-    def read(self, row: Row, position: Position, refresh: str, last: bool, link: Link, max_bytes: int) -> Publication:
+    def read(self, row: Row, position: Position, refresh: str, last: bool, link: Link) -> Publication:
         """Returns the message of a row that a refresh has read."""
         named = (
             ("table", row.table.encode()),
@@ -59,18 +59,16 @@ class ChangeMessages:
             ("refresh", refresh.encode()),
         )
         encoded = self._format.snapshot_row(row, position, self._origin, self._clock.now_ms(), last)
-        return self._publication(self._topics.change("read", row), encoded, named, link, max_bytes)
+        return self._publication(self._topics.change("read", row), encoded, named, link)
 
-    def _publication(
-        self, topic: str, encoded: Message, named: UserProperties, link: Link, max_bytes: int
-    ) -> Publication:
+    def _publication(self, topic: str, encoded: Message, named: UserProperties, link: Link) -> Publication:
         """A row that is too large for the broker is announced without payload: the reader finds it by its key."""
         payload = encoded.value or b""
         if encoded.headers:
             given = {name for name, _ in encoded.headers}
             named = (*encoded.headers, *(pair for pair in named if pair[0] not in given))
         properties = pack(self._format.content_type, named)
-        if len(payload) > min(max_bytes, link.payload_limit(topic, len(properties.pack()))):
+        if len(payload) > link.payload_limit(topic, len(properties.pack())):
             self.oversized += 1
             named = (*named, ("omitted", b"payload of %d bytes" % len(payload)))
             return Publication(topic, b"", pack(self._format.content_type, named))

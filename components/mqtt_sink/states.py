@@ -10,6 +10,7 @@ import msgspec
 from aiomqtt import Will
 
 from astha.subscribers import ComponentContext, ComponentState, DeliveryError, Problem
+from components.mqtt_sink.errors import PublishRefused
 from components.mqtt_sink.link import Batch, Link
 from components.mqtt_sink.messages import retained_publication
 from components.mqtt_sink.session import Session
@@ -18,6 +19,9 @@ from components.mqtt_sink.topics import Topics
 _CHECK_S = 1.0
 _REPEAT_S = 30.0
 """All states are published again after this time: a former leader's last will, or its end, may have replaced them."""
+
+_REFUSED_S = 300.0
+"""A topic that the broker refuses is left out for so long: some brokers also close the connection of such a message."""
 
 _FAREWELL_S = 2.0
 
@@ -49,6 +53,7 @@ class StateReporter:
         self._published: dict[str, Mapping[str, object]] = {}
         self._link: Link | None = None
         self._complete_at = 0.0
+        self._refused: dict[str, float] = {}  # until when
         self._problem: Problem | None = None
         self.epoch: int | None = None
         self.messages = 0
@@ -90,18 +95,25 @@ class StateReporter:
         changed = {topic: content for topic, content in wanted.items() if self._published.get(topic) != content}
         try:
             await self._publish(link, changed)
-        except DeliveryError as error:
+        except PublishRefused as error:
+            self._refused[error.topic] = now + _REFUSED_S
             self._note(str(error))
+        except DeliveryError:
+            pass  # the connection is lost: the next one gets everything
         else:
             self._published |= changed
-            self._problem = None
+            if not self._refused:
+                self._problem = None
 
     async def _publish(self, link: Link, wanted: Mapping[str, Mapping[str, object]]) -> None:
+        now = self._context.clock.monotonic()
+        self._refused = {topic: until for topic, until in self._refused.items() if until > now}
         batch = Batch(link)
         for topic, content in wanted.items():
-            await batch.publish(retained_publication(topic, content))
+            if topic not in self._refused:
+                await batch.publish(retained_publication(topic, content))
+                self.messages += 1
         await batch.acknowledged()
-        self.messages += len(wanted)
 
     def _component_content(self, state: ComponentState, shown: str) -> Mapping[str, object]:
         return {**msgspec.structs.asdict(state), "state": shown, "group": self._context.group, "host": self._host}

@@ -57,14 +57,12 @@ class MqttSink:
         self._tasks = BackgroundTasks(context.component, context.clock)
         self._database = ""
         self._changes: ChangeMessages | None = None
-        self._max_payload = settings.max_payload_bytes
         self._batch: Batch | None = None
         self._resumed_at = Position(0)
         self._done: tuple[Position, int] = (Position(0), 0)  # messages of this commit that are acknowledged
         self._epoch = 0
         self._sent = dict.fromkeys(("change", "read", "transaction", "gap"), 0)
         self._refused = 0
-        self._oversized = 0
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -123,8 +121,8 @@ class MqttSink:
                     await self._send(batch, events, previous)
                     previous = events[0].position
             await batch.acknowledged()
-        except PublishRefused as error:
-            self._note_refusal(error)
+        except PublishRefused:
+            self._refused += 1
             raise
 
     async def _begin_batch(self) -> Batch:
@@ -147,7 +145,7 @@ class MqttSink:
         if self._changes is None:
             return
         for event in events:
-            for message in self._changes.of(event, batch.link, self._max_payload):
+            for message in self._changes.of(event, batch.link):
                 number += 1
                 if number > done:
                     await batch.publish(message, partial(self._acknowledged_change, commit.position, number))
@@ -155,7 +153,7 @@ class MqttSink:
     async def _send_record(
         self, batch: Batch, stream: TransactionStream, events: Sequence[Event[Row]], previous: Position
     ) -> None:
-        limit = min(self._max_payload, batch.link.payload_limit(self._topics.transactions, _RECORD_OVERHEAD))
+        limit = batch.link.payload_limit(self._topics.transactions, _RECORD_OVERHEAD)
         record = await stream.encode(events, previous, limit)
         publication = record_publication(self._topics, record, self._epoch)
         await batch.publish(publication, partial(self._acknowledged_record, stream, events[0].commit))
@@ -168,12 +166,6 @@ class MqttSink:
     def _acknowledged_change(self, position: Position, number: int) -> None:
         self._done = (position, number)
         self._sent["change"] += 1
-
-    def _note_refusal(self, error: PublishRefused) -> None:
-        """The broker may not say how much it accepts: a message that it found too large is sent without content."""
-        self._refused += 1
-        if error.too_large and error.size:
-            self._max_payload = min(self._max_payload, error.size - 1)
 
     # -- refresh -----------------------------------------------------------------------------------------
 
@@ -189,8 +181,8 @@ class MqttSink:
                 self._sent["gap"] += 1
             if self._changes is not None:
                 await self._read_all(snapshot, self._changes)
-        except PublishRefused as error:
-            self._note_refusal(error)
+        except PublishRefused:
+            self._refused += 1
             raise
 
     async def _read_all(self, snapshot: ConsistentRead, changes: ChangeMessages) -> None:
@@ -213,7 +205,7 @@ class MqttSink:
         """Returns the number of rows by table. The last row of all is marked, so one row is always held back."""
 
         async def publish(row: Row, last: bool) -> None:
-            message = changes.read(row, self._resumed_at, refresh, last, batch.link, self._max_payload)
+            message = changes.read(row, self._resumed_at, refresh, last, batch.link)
             await batch.publish(message)
             self._sent["read"] += 1
 
