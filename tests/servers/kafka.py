@@ -114,7 +114,7 @@ class KafkaBroker:
             self._format(library, properties)
         options = ["-Xmx256m", *_SMALL, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         command = [java(), *options, "-cp", f"{library}/*", "kafka.Kafka", str(properties)]
-        self._process.start(command, {}, self._answers, _START_S)
+        self._process.start(command, {}, self.responds, _START_S)
 
     def stop(self) -> None:
         self.resume()
@@ -135,6 +135,15 @@ class KafkaBroker:
     def resume(self) -> None:
         with suppress(AssertionError, ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
+
+    def responds(self) -> bool:
+        try:
+            with socket.create_connection((_LOOPBACK, self.port), 1.0) as connection:
+                connection.settimeout(2.0)
+                connection.sendall(_API_VERSIONS)
+                return len(connection.recv(4)) == 4
+        except OSError:
+            return False
 
     def _properties(self) -> dict[str, str]:
         listeners = {name: f"{name}://{self.listener(name)}" for name in self._ports}
@@ -181,15 +190,6 @@ class KafkaBroker:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise NoServer(f"could not format the Kafka broker's storage: {(done.stdout + done.stderr)[-2_000:]}")
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection((_LOOPBACK, self.port), 1.0) as connection:
-                connection.settimeout(2.0)
-                connection.sendall(_API_VERSIONS)
-                return len(connection.recv(4)) == 4
-        except OSError:
-            return False
 
 
 def main() -> None:
