@@ -9,7 +9,6 @@ from kafka import errors as kafka_errors
 from astha.subscribers import Retry
 from components.kafka_sink.settings import KafkaSinkSettings
 
-
 _KNOWN_VERSION = "broker_version=("
 
 
