@@ -19,6 +19,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.iceberg_updater": ("lake",),
     "components.kafka_sink": ("kafka",),
     "components.metadata_orchestrator": ("lake",),
+    "components.mqtt_sink": ("mqtt",),
     "components.segment_store": ("streams",),
     "components.snapshotter": ("lake",),
     "components.lib.spark": ("spark",),

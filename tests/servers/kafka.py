@@ -162,6 +162,8 @@ class KafkaBroker:
     def _security(self) -> dict[str, str]:
         pair = self._directory / "broker.pem"
         pair.write_text(tls.KEY.read_text() + tls.CERTIFICATE.read_text())
+        trusted = self._directory / "clients.pem"
+        trusted.write_text(tls.AUTHORITY.read_text() + tls.CLIENT_AUTHORITY.read_text())
         passwords = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
         logins = {"PLAIN": f"{_MODULES}.plain.PlainLoginModule required {passwords};"}
         found = {
@@ -170,7 +172,7 @@ class KafkaBroker:
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(pair),
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(tls.AUTHORITY),
+            "ssl.truststore.location": str(trusted),
             "listener.name.ssl.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": ",".join(_MECHANISMS),
         }

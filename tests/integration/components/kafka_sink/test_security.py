@@ -35,10 +35,11 @@ def sasl(mechanism: str, password: str = KAFKA_PASSWORD) -> dict[str, Any]:
 
 @pytest.fixture
 def allowed(secure_kafka: KafkaBroker, topic_prefix: str) -> Iterator[str]:
-    """Allows the user everything for the topics of this prefix, and returns it."""
+    """Allows the users everything for the topics of this prefix, and returns it."""
     with KafkaAdminClient(bootstrap_servers=secure_kafka.address) as admin:
         pattern = ResourcePattern(ResourceType.TOPIC, topic_prefix, ACLResourcePatternType.PREFIXED)
-        admin.create_acls([ACL(f"User:{KAFKA_USER}", "*", ACLOperation.ALL, ACLPermissionType.ALLOW, pattern)])
+        for user in (KAFKA_USER, "CN=device"):
+            admin.create_acls([ACL(f"User:{user}", "*", ACLOperation.ALL, ACLPermissionType.ALLOW, pattern)])
     yield topic_prefix
     forbid(secure_kafka, topic_prefix)
 
@@ -58,6 +59,14 @@ async def test_a_user_with_a_password(secure_kafka: KafkaBroker, allowed: str, m
         await harness.refresh(sink)
         await harness.commit(sink, make_row(LakeTable, id=1))
         assert await sink.on_health()
+    assert harness.in_topics(secure_kafka) == harness.in_registry()
+
+
+async def test_a_client_certificate(secure_kafka: KafkaBroker, allowed: str) -> None:
+    harness = Harness(secure_kafka.listener("SSL"), allowed)
+    pair = {"certificate": str(tls.CLIENT_CERTIFICATE), "key": str(tls.CLIENT_KEY)}
+    async with harness.started(tls={"ca": str(tls.AUTHORITY), **pair}) as sink:
+        await harness.commit(sink, make_row(LakeTable, id=1))
     assert harness.in_topics(secure_kafka) == harness.in_registry()
 
 
