@@ -9,6 +9,8 @@ from kafka import errors as kafka_errors
 from astha.subscribers import Retry
 from components.kafka_sink.settings import KafkaSinkSettings
 
+_KNOWN_VERSION = "broker_version=("
+
 
 class BrokerUnusable(Retry):
     """No broker can be reached, or it refuses this client."""
@@ -38,7 +40,7 @@ def cause_of(settings: KafkaSinkSettings, error: BaseException, logged: Sequence
         return f"the broker at {servers} does not support SASL mechanism {mechanism}: correct `sasl.mechanism`"
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f"the certificate of the broker at {servers} is not trusted: {_tls_detail(text)}: correct `tls.ca`"
-    if "SSL" in text and settings.tls is not None:
+    if settings.tls is not None and ("[SSL" in text or "Handshake failed" in text):
         return (
             f"TLS with the broker at {servers} failed: {_tls_detail(text)}: does this listener use TLS, and does it "
             "accept the client certificate?"
@@ -48,7 +50,7 @@ def cause_of(settings: KafkaSinkSettings, error: BaseException, logged: Sequence
     if "DNS" in text:
         return f"the name of {servers} can't be resolved: correct `bootstrap_servers`"
     if "socket disconnected" in text:
-        if sasl is not None:
+        if sasl is not None and _KNOWN_VERSION in text:  # it has answered before it closed the connection
             return (
                 f"the broker at {servers} closed the connection while user {sasl.user!r} authenticated "
                 f"({sasl.mechanism}): most likely a wrong user name or password"

@@ -76,8 +76,7 @@ class BrokerHealth:
             if self._admin is None:
                 self._admin = self._clients.admin()
             found = ensure_topics(self._admin, self._settings, self._wanted)
-            if found != self.topics:
-                self.largest_record = largest_record(self._admin, self._settings, list(found))
+            self.largest_record = largest_record(self._admin, self._settings, list(found))
         except BaseException:
             self._disconnect()
             raise

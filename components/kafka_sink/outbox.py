@@ -92,6 +92,7 @@ class Outbox:
 
     def wait(self) -> None:
         """Returns when everything sent is acknowledged. Raises NotAcknowledged or SendFailed."""
+        self._flush()
         for record, sent in list(self._in_flight.items()):
             self._wait_for(record, sent)
 
@@ -112,6 +113,17 @@ class Outbox:
             close(producer, timeout_s)
         self._in_flight.clear()
         self._in_flight_bytes = 0
+
+    def _flush(self) -> None:
+        """Makes the producer send what it holds back to fill its batches, and waits for most of it."""
+        last = next(reversed(self._in_flight.values()), None)
+        while self._producer is not None and last is not None and not last.future.is_done:
+            try:
+                self._producer.flush(_SLICE_S)
+                return
+            except KafkaError:  # a timeout, or a batch that was split meanwhile
+                if self._interrupted() or time.monotonic() > self._deadline:
+                    return
 
     def _connect(self) -> KafkaProducer:
         self._producer = self._open_producer()
