@@ -17,7 +17,9 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.compactor.cli": ("lake",),  # only merging needs Spark; the first match counts
     "components.compactor": ("lake", "spark"),
     "components.iceberg_updater": ("lake",),
+    "components.kafka_sink": ("kafka",),
     "components.metadata_orchestrator": ("lake",),
+    "components.mqtt_sink": ("mqtt",),
     "components.segment_store": ("streams",),
     "components.snapshotter": ("lake",),
     "components.lib.spark": ("spark",),
@@ -30,6 +32,9 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.commands.topics": ("streams",),
     "components.commands.verify": ("lake",),
 }
+_IMPORTED_AS = {"kafka_python": "kafka"}
+"""Distributions whose package has another name."""
+
 _REQUIREMENT = re.compile(r"""^([A-Za-z0-9][A-Za-z0-9._-]*).*\bextra\s*==\s*['"]([A-Za-z0-9._-]+)['"]""")
 
 
@@ -59,7 +64,7 @@ def install(extras: Iterable[str]) -> str:
 
 @cache
 def _packages() -> Mapping[str, frozenset[str]]:
-    """Returns the importable packages of each extra: they are named like their distributions."""
+    """Returns the importable packages of each extra. Most are named like their distributions."""
     found: dict[str, set[str]] = {}
     try:
         requirements = requires(DISTRIBUTION) or []
@@ -68,7 +73,8 @@ def _packages() -> Mapping[str, frozenset[str]]:
     for requirement in requirements:
         match = _REQUIREMENT.match(requirement)
         if match is not None:
-            found.setdefault(match[2], set()).add(match[1].replace("-", "_").lower())
+            name = match[1].replace("-", "_").lower()
+            found.setdefault(match[2], set()).add(_IMPORTED_AS.get(name, name))
     return {extra: frozenset(packages) for extra, packages in found.items()}
 
 

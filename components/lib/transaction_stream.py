@@ -38,6 +38,7 @@ class StreamMessage(msgspec.Struct, frozen=True):
     payload: bytes
     previous: Position
     position: Position
+    generation: int = 0
 
 
 class TransactionStream:
@@ -57,6 +58,11 @@ class TransactionStream:
     @property
     def epoch(self) -> int:
         return self._sender.epoch
+
+    @property
+    def sender(self) -> Sender:
+        """Immutable, for sinks that encode in a thread of their own."""
+        return self._sender
 
     async def open(self) -> None:
         """Reads the history of an earlier process. Until `resume_at` there is nothing to send."""
@@ -115,7 +121,11 @@ class TransactionStream:
             return None
         for _ in range(commits):
             self._unconfirmed.popleft()
-        return StreamMessage("heartbeat", encode_heartbeat(self._sender, position), position, position)
+        return StreamMessage("heartbeat", encode_heartbeat(self._sender, position), position, position, generation)
+
+    def is_current(self, heartbeat: StreamMessage) -> bool:
+        """Whether the heartbeat may still be sent. Call it immediately before: a refresh may have begun."""
+        return heartbeat.generation == self._generation
 
     async def _visible(self, commits: int) -> bool:
         async with self._store.consistent_read() as snapshot:

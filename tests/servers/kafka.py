@@ -114,7 +114,7 @@ class KafkaBroker:
             self._format(library, properties)
         options = ["-Xmx256m", *_SMALL, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         command = [java(), *options, "-cp", f"{library}/*", "kafka.Kafka", str(properties)]
-        self._process.start(command, {}, self._answers, _START_S)
+        self._process.start(command, {}, self.responds, _START_S)
 
     def stop(self) -> None:
         self.resume()
@@ -136,6 +136,15 @@ class KafkaBroker:
         with suppress(AssertionError, ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
 
+    def responds(self) -> bool:
+        try:
+            with socket.create_connection((_LOOPBACK, self.port), 1.0) as connection:
+                connection.settimeout(2.0)
+                connection.sendall(_API_VERSIONS)
+                return len(connection.recv(4)) == 4
+        except OSError:
+            return False
+
     def _properties(self) -> dict[str, str]:
         listeners = {name: f"{name}://{self.listener(name)}" for name in self._ports}
         protocols = {name: "PLAINTEXT" if name == "CONTROLLER" else name for name in self._ports}
@@ -153,6 +162,8 @@ class KafkaBroker:
     def _security(self) -> dict[str, str]:
         pair = self._directory / "broker.pem"
         pair.write_text(tls.KEY.read_text() + tls.CERTIFICATE.read_text())
+        trusted = self._directory / "clients.pem"
+        trusted.write_text(tls.AUTHORITY.read_text() + tls.CLIENT_AUTHORITY.read_text())
         passwords = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
         logins = {"PLAIN": f"{_MODULES}.plain.PlainLoginModule required {passwords};"}
         found = {
@@ -161,7 +172,7 @@ class KafkaBroker:
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(pair),
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(tls.AUTHORITY),
+            "ssl.truststore.location": str(trusted),
             "listener.name.ssl.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": ",".join(_MECHANISMS),
         }
@@ -181,15 +192,6 @@ class KafkaBroker:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise NoServer(f"could not format the Kafka broker's storage: {(done.stdout + done.stderr)[-2_000:]}")
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection((_LOOPBACK, self.port), 1.0) as connection:
-                connection.settimeout(2.0)
-                connection.sendall(_API_VERSIONS)
-                return len(connection.recv(4)) == 4
-        except OSError:
-            return False
 
 
 def main() -> None:

@@ -26,6 +26,13 @@ from tests.servers.process import ServerProcess
 _LOOPBACK = "127.0.0.1"
 _START_S = 30.0
 _ITERATIONS = 101
+_SETTINGS: Mapping[str, str | int] = {
+    "per_listener_settings": "false",
+    "persistence": "false",
+    "set_tcp_nodelay": "true",
+    "max_queued_messages": 0,  # by default, it drops messages for a subscriber that is a thousand behind
+    "log_dest": "stderr",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class Mosquitto:
 
     def _configuration(self) -> list[str]:
         options = self._options
-        lines = ["per_listener_settings false", "persistence false", "set_tcp_nodelay true", "log_dest stderr"]
+        lines = [f"{name} {value}" for name, value in {**_SETTINGS, **options.settings}.items()]
         if os.geteuid() == 0:
             lines.append("user root")  # otherwise it becomes a user who cannot read these files
         lines.append(f"allow_anonymous {str(not options.passwords).lower()}")
@@ -123,7 +130,6 @@ class Mosquitto:
             lines.append(f"password_file {self._file('passwords', content)}")
         if options.acl:
             lines.append(f"acl_file {self._file('acl', ''.join(f'{line}{os.linesep}' for line in options.acl))}")
-        lines += [f"{name} {value}" for name, value in options.settings.items()]
         lines.append(f"listener {self.port} {_LOOPBACK}")
         if options.tls is not None:
             lines.append(f"listener {self.tls_port} {_LOOPBACK}")

@@ -11,33 +11,13 @@ from astha.subscribers import Commit, ConsistentRead, Event, MetadataStore, Oper
 from components.lib import transaction_stream
 from components.lib.transaction_stream import TransactionStream
 from registry.json_text import JsonText
-from registry.models import SourceIdentity
 from registry.position import XidVisibility
+from tests.doubles.identity_store import IdentityStore
 
 TABLES = frozenset({"topics"})
 
 
-class FakeStore:
-    """Snapshots contain the transactions below `xmax`, except those in `running`."""
-
-    def __init__(self) -> None:
-        self.identities: dict[str, str] = {}
-        self.visibility = XidVisibility(1_000, frozenset())
-        self.reads = 0
-
-    async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
-        return SourceIdentity(name, self.identities.setdefault(name, identity), 0)
-
-    async def record_source_identity(self, name: str, identity: str) -> None:
-        self.identities[name] = identity
-
-    @asynccontextmanager
-    async def consistent_read(self) -> AsyncIterator[ConsistentRead]:
-        self.reads += 1
-        yield cast("ConsistentRead", self)
-
-
-def _stream(store: FakeStore) -> TransactionStream:
+def _stream(store: IdentityStore) -> TransactionStream:
     return TransactionStream(cast("MetadataStore", store), "mqtt_sink", "astha", TABLES)
 
 
@@ -47,7 +27,7 @@ def _commit(transaction: int, position: int, count: int = 1) -> list[Event[Row]]
     return [Event(Operation.INSERT, row, None, commit, index) for index, row in enumerate(rows)]
 
 
-async def _opened(store: FakeStore, position: int = 90, epoch: int = 7) -> TransactionStream:
+async def _opened(store: IdentityStore, position: int = 90, epoch: int = 7) -> TransactionStream:
     stream = _stream(store)
     await stream.open()
     stream.resume_at(Position(position), epoch)
@@ -55,7 +35,7 @@ async def _opened(store: FakeStore, position: int = 90, epoch: int = 7) -> Trans
 
 
 async def test_a_record_names_the_position_before_it() -> None:
-    stream = await _opened(FakeStore())
+    stream = await _opened(IdentityStore())
     message = await stream.encode(_commit(1, 95), Position(90), 10_000)
     record = decode_record(message.payload)
     assert (message.kind, message.previous, message.position) == ("transaction", 90, 95)
@@ -63,7 +43,7 @@ async def test_a_record_names_the_position_before_it() -> None:
 
 
 async def test_the_history_survives_the_process_and_changes_with_a_refresh() -> None:
-    store = FakeStore()
+    store = IdentityStore()
     first = decode_record((await (await _opened(store)).encode(_commit(1, 95), Position(90), 10_000)).payload)
     again = await _opened(store)
     second = decode_record((await again.encode(_commit(1, 95), Position(90), 10_000)).payload)
@@ -75,7 +55,7 @@ async def test_the_history_survives_the_process_and_changes_with_a_refresh() -> 
 
 
 async def test_the_registry_knows_a_history_before_its_gap_is_sent() -> None:
-    store = FakeStore()
+    store = IdentityStore()
     stream = await _opened(store)
 
     async def fail(name: str, identity: str) -> None:
@@ -89,7 +69,7 @@ async def test_the_registry_knows_a_history_before_its_gap_is_sent() -> None:
 
 @pytest.mark.parametrize("count", [1, 199, 200, 201, 500])
 async def test_a_commit_that_is_too_large_names_its_tables(count: int) -> None:
-    stream = await _opened(FakeStore())
+    stream = await _opened(IdentityStore())
     events = _commit(1, 95, count)
     whole = decode_record((await stream.encode(events, Position(90), 10_000_000)).payload)
     exact = (await stream.encode(events, Position(90), 10_000_000)).payload
@@ -103,7 +83,7 @@ async def test_a_commit_that_is_too_large_names_its_tables(count: int) -> None:
 
 
 async def test_a_heartbeat_waits_until_every_commit_is_visible() -> None:
-    store = FakeStore()
+    store = IdentityStore()
     stream = await _opened(store)
     stream.acknowledged(_commit(41, 95)[0].commit)
     stream.acknowledged(_commit(40, 96)[0].commit)
@@ -121,13 +101,13 @@ async def test_a_heartbeat_waits_until_every_commit_is_visible() -> None:
 
 
 async def test_no_heartbeat_before_the_position_is_known() -> None:
-    stream = _stream(FakeStore())
+    stream = _stream(IdentityStore())
     await stream.open()
     assert await stream.heartbeat() is None
 
 
 async def test_no_heartbeat_between_a_refresh_and_its_gap() -> None:
-    stream = await _opened(FakeStore())
+    stream = await _opened(IdentityStore())
     gap = await stream.begin_history("a refresh")
     assert await stream.heartbeat() is None
     stream.history_begun(gap)
@@ -137,7 +117,7 @@ async def test_no_heartbeat_between_a_refresh_and_its_gap() -> None:
 
 
 async def test_a_heartbeat_that_began_before_a_refresh_is_not_sent() -> None:
-    store = FakeStore()
+    store = IdentityStore()
     stream = await _opened(store)
     stream.acknowledged(_commit(41, 95)[0].commit)
     original = store.consistent_read
@@ -155,7 +135,7 @@ async def test_a_heartbeat_that_began_before_a_refresh_is_not_sent() -> None:
 
 async def test_commits_that_wait_for_confirmation_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_stream, "_MAX_UNCONFIRMED", 2)
-    stream = await _opened(FakeStore())
+    stream = await _opened(IdentityStore())
     stream.acknowledged(_commit(1, 95)[0].commit)
     stream.require_room()
     stream.acknowledged(_commit(2, 96)[0].commit)

@@ -1,0 +1,121 @@
+"""The records of layout `transactions`: commits, gaps and heartbeats, in one partition, for followers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import structlog
+
+from astha.events.stream_records import Sender, encode_transaction
+from astha.subscribers import BackgroundTasks, ComponentContext, Event, Position, RegistryError, Retry, Row
+from components.kafka_sink.errors import NotAcknowledged
+from components.kafka_sink.outbox import Outbox, RecordId
+from components.kafka_sink.settings import KafkaSinkSettings
+from components.kafka_sink.worker import Worker
+from components.lib.transaction_stream import StreamMessage, TransactionStream
+
+log = structlog.get_logger(__name__)
+
+_REASON = "the sink of the transaction stream has refreshed"
+_LISTED = b'"events":['
+_HEAD_BYTES = 4_096
+
+
+class TransactionRecords:
+    """Sends what `TransactionStream` decides. All calls go through one worker, so a heartbeat never overtakes a
+    gap.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSinkSettings,
+        context: ComponentContext,
+        worker: Worker,
+        outbox: Outbox,
+        largest_record: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._context = context
+        self._worker = worker
+        self._outbox = outbox
+        self._largest_record = largest_record
+        self._stream = TransactionStream(context.store, context.component, context.group, context.tables)
+        self._tasks = BackgroundTasks("kafka sink", context.clock)
+        self._numbers = count()
+        self.counters: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        await self._stream.open()
+        if not len(self._tasks):
+            self._tasks.supervise("heartbeat", self._beat)
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    def resume_at(self, position: Position, epoch: int) -> None:
+        self._stream.resume_at(position, epoch)
+
+    async def send(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
+        stream = self._stream
+        stream.require_room()
+        if stream.position is None:
+            raise Retry("the stream has no position yet: a gap record is not acknowledged")
+        await self._worker.run(self._send_commits, stream.sender, stream.position, transactions)
+        for events in transactions:
+            stream.acknowledged(events[0].commit)
+
+    async def begin_history(self) -> None:
+        gap = await self._stream.begin_history(_REASON)
+        await self._worker.run(self._send_gap, gap)
+        self._stream.history_begun(gap)
+        self.counters["gaps"] += 1
+
+    async def _beat(self) -> None:
+        while True:
+            await self._context.clock.sleep(self._settings.heartbeat_s)
+            try:
+                heartbeat = await self._stream.heartbeat()
+                if heartbeat is not None:
+                    await self._worker.run(self._send_heartbeat, heartbeat)
+                    self.counters["heartbeats"] += 1
+            except (Retry, RegistryError) as error:
+                log.debug("heartbeat not sent", error=str(error))
+
+    # ---- in the sink's thread -----------------------------------------------------------------------------
+
+    def _send_commits(self, sender: Sender, previous: Position, transactions: Sequence[Sequence[Event[Row]]]) -> None:
+        self._outbox.begin()
+        limit = self._largest_record()
+        for events in transactions:
+            position = events[0].commit.position
+            record: RecordId = (position,)
+            if not self._outbox.knows(record):
+                value = encode_transaction(sender, previous, events, limit)
+                self.counters["unlisted"] += _LISTED not in value[:_HEAD_BYTES]
+                self._send(record, value)
+            previous = position
+        self._outbox.wait()
+        self._outbox.forget()
+
+    def _send_gap(self, gap: StreamMessage) -> None:
+        """Waits for the records of the earlier history first: they precede the gap."""
+        self._outbox.begin()
+        try:
+            self._outbox.wait()
+        except NotAcknowledged:
+            self._outbox.abandon()
+            raise
+        finally:
+            self._outbox.forget()
+        self._send((-1, next(self._numbers)), gap.payload)
+        self._outbox.wait()
+
+    def _send_heartbeat(self, heartbeat: StreamMessage) -> None:
+        self._outbox.begin()
+        self._send((-1, next(self._numbers)), heartbeat.payload)
+        self._outbox.wait()
+
+    def _send(self, record: RecordId, value: bytes) -> None:
+        self._outbox.send(record, self._settings.transactions_topic, None, value)

@@ -1,0 +1,206 @@
+"""Brokers that are killed, hang, or lose a topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+from astha.events import Transaction
+from astha.subscribers import LakeTable, Retry
+from astha.testing import deliver, make_row
+from components.kafka_sink.errors import BrokerUnusable, NotAcknowledged, SendFailed, TopicUnusable
+from components.kafka_sink.subscriber import KafkaSink
+from tests.integration.components.kafka_sink.harness import Harness
+from tests.kafka_reader import delete_topic, read_topic
+from tests.servers.kafka import KafkaBroker
+from tests.waiting import eventually
+
+IMPATIENT = {"acknowledge_timeout_s": 1.0, "request_timeout_s": 1.0, "connect_timeout_s": 1.0, "outage_tolerance_s": 0}
+
+
+@pytest.fixture
+def harness(breakable_kafka: KafkaBroker, topic_prefix: str) -> Harness:
+    return Harness(breakable_kafka.address, topic_prefix)
+
+
+async def deliver_at_last(sink: KafkaSink, *transactions: Transaction) -> int:
+    """Retries as a lane does, and returns how often it failed."""
+    for failures in range(200):
+        try:
+            await deliver(sink, *transactions)
+        except Retry:
+            await asyncio.sleep(0.05)
+        else:
+            return failures
+    raise AssertionError("200 attempts failed")
+
+
+def sizes_by_key(harness: Harness) -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for record in read_topic(harness.address, f"{harness.prefix}.tables"):
+        found.setdefault(record.key, []).append(msgspec.json.decode(record.value)["after"]["total_size"])
+    return found
+
+
+def growing(harness: Harness, count: int) -> Sequence[Transaction]:
+    """Commits that change the same three rows, so that their order shows."""
+    return [
+        harness.registry.commit(*(make_row(LakeTable, id=n, total_size=size) for n in range(3)))
+        for size in range(count)
+    ]
+
+
+@pytest.mark.slow
+async def test_a_broker_killed_between_records_loses_duplicates_and_reorders_nothing(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    transactions = growing(harness, 600)
+    async with harness.started(**IMPATIENT) as sink:
+        delivering = asyncio.create_task(_deliver_in_batches(sink, transactions))
+        await eventually(lambda: _records(sink) > 100, "records on the broker")
+        await asyncio.to_thread(breakable_kafka.restart)
+        await delivering
+    assert sizes_by_key(harness) == {b'{"id":%d}' % n: list(range(600)) for n in range(3)}
+
+
+async def _deliver_in_batches(sink: KafkaSink, transactions: Sequence[Transaction]) -> None:
+    for start in range(0, len(transactions), 10):
+        await deliver_at_last(sink, *transactions[start : start + 10])
+
+
+def _records(sink: KafkaSink) -> float:
+    return next(metric.value for metric in sink.metrics() if metric.name == "records")
+
+
+async def test_what_a_hanging_broker_did_not_acknowledge_is_not_sent_twice(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    async with harness.started(**IMPATIENT) as sink:
+        (first, second) = growing(harness, 2)
+        await deliver(sink, first)
+        breakable_kafka.pause()
+        with pytest.raises(NotAcknowledged, match=r"3 records are not acknowledged after 1 s"):
+            await deliver(sink, second)
+        with pytest.raises(BrokerUnusable):
+            await sink.on_health()
+        breakable_kafka.resume()
+        await deliver_at_last(sink, second)
+        await eventually(lambda: _healthy(sink), "a healthy sink")
+    assert sizes_by_key(harness) == {b'{"id":%d}' % n: [0, 1] for n in range(3)}
+
+
+async def test_a_cancelled_delivery_ends_and_its_records_are_not_sent_twice(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    async with harness.started(acknowledge_timeout_s=1_000) as sink:
+        (first, second) = growing(harness, 2)
+        await deliver(sink, first)
+        breakable_kafka.pause()
+        delivering = asyncio.create_task(deliver(sink, second))
+        await asyncio.sleep(0.3)
+        delivering.cancel()
+        with pytest.raises((asyncio.CancelledError, NotAcknowledged)):
+            await delivering
+        breakable_kafka.resume()
+        await deliver_at_last(sink, second)
+    assert sizes_by_key(harness) == {b'{"id":%d}' % n: [0, 1] for n in range(3)}
+
+
+async def _healthy(sink: KafkaSink) -> bool:
+    try:
+        return await sink.on_health()
+    except Retry:
+        return False
+
+
+@pytest.mark.slow
+async def test_a_short_outage_is_tolerated_and_a_long_one_is_reported(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    async with harness.started(connect_timeout_s=0.5, outage_tolerance_s=1.0) as sink:
+        breakable_kafka.kill()
+        assert await sink.on_health()
+        await eventually(lambda: _unhealthy(sink), "an outage that lasts too long")
+        with pytest.raises(BrokerUnusable, match="nothing listens at"):
+            await sink.on_health()
+        breakable_kafka.start()
+        await eventually(lambda: _healthy(sink), "a healthy sink")
+
+
+async def _unhealthy(sink: KafkaSink) -> bool:
+    return not await _healthy(sink)
+
+
+@pytest.mark.slow
+async def test_failed_connections_leave_no_sockets_and_threads(harness: Harness, breakable_kafka: KafkaBroker) -> None:
+    async with harness.started(connect_timeout_s=0.3, outage_tolerance_s=0) as sink:
+        breakable_kafka.kill()
+        assert not await _healthy(sink)
+        files, threads = _files_and_threads()
+        for _ in range(10):
+            assert not await _healthy(sink)
+        files_later, threads_later = _files_and_threads()
+        assert files_later <= files + 2
+        assert threads_later <= threads + 1
+
+
+def _files_and_threads() -> tuple[int, int]:
+    return len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))
+
+
+async def test_a_deleted_topic_is_created_again_and_filled(harness: Harness, breakable_kafka: KafkaBroker) -> None:
+    async with harness.started(**IMPATIENT) as sink:
+        await harness.commit(sink, *(make_row(LakeTable, id=n) for n in range(10)))
+        assert await sink.on_health()
+        delete_topic(breakable_kafka.address, f"{harness.prefix}.tables")
+        with pytest.raises(TopicUnusable, match=r"\.tables was deleted and created again"):
+            await _until_unhealthy(sink)
+        assert await sink.on_health()
+        await harness.refresh(sink)
+        await harness.commit(sink, make_row(LakeTable, id=11))
+        assert harness.in_topics(breakable_kafka) == harness.in_registry()
+
+
+async def _until_unhealthy(sink: KafkaSink) -> None:
+    while True:
+        await sink.on_health()
+        await asyncio.sleep(0.02)
+
+
+async def test_a_record_that_the_broker_refuses_replaces_the_producer(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    topic = f"{harness.prefix}.tables"
+    async with harness.started(compression="none", **IMPATIENT) as sink:
+        await harness.commit(sink, make_row(LakeTable, id=1))
+        with KafkaAdminClient(bootstrap_servers=breakable_kafka.address) as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "20000"})])
+        huge = harness.registry.commit(make_row(LakeTable, id=2, location="x" * 30_000), make_row(LakeTable, id=3))
+        with pytest.raises(SendFailed, match=r"larger than topic .* allows: raise max.message.bytes"):
+            await deliver(sink, huge)
+        assert await sink.on_health()  # learns the new limit
+        await deliver(sink, huge)
+        assert {key for (key,) in harness.in_topics(breakable_kafka)["tables"]} == {1, 3}
+
+
+@pytest.mark.slow
+async def test_an_outage_longer_than_the_queue_ends_in_a_refresh(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    async with harness.started(**IMPATIENT) as sink:
+        await harness.commit(sink, *(make_row(LakeTable, id=n) for n in range(20)))
+        breakable_kafka.kill()
+        lost = harness.registry.commit(make_row(LakeTable, id=100))
+        with pytest.raises(NotAcknowledged):
+            await deliver(sink, lost)
+        harness.registry.commit(make_row(LakeTable, id=5, total_size=7))
+        harness.registry.commit(removed=[make_row(LakeTable, id=100), make_row(LakeTable, id=6)])
+        breakable_kafka.start()
+        await eventually(lambda: _healthy(sink), "a healthy sink")
+        await harness.refresh(sink)
+        assert harness.in_topics(breakable_kafka) == harness.in_registry()
