@@ -30,6 +30,11 @@ from tests.faults.writers import Writer
 from tests.waiting import eventually
 
 SETTLE_S = 120.0
+STRICT = [
+    "-W", "error",
+    # kafka-python reads its schemas so.
+    "-W", "ignore:read_text is deprecated:DeprecationWarning", "-W", "ignore:open_text is deprecated:DeprecationWarning",
+]  # fmt: skip
 
 
 class Process:
@@ -47,7 +52,7 @@ class Process:
         options = msgspec.structs.replace(self._options, seed=f"{self._seed} {self.incarnation} ")
         self.ready().unlink(missing_ok=True)
         encoded = msgspec.json.encode(options).decode()
-        command = [sys.executable, "-W", "error", "-m", "tests.faults.daemon_process", encoded]
+        command = [sys.executable, *STRICT, "-m", "tests.faults.daemon_process", encoded]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log, stdout=log)
 
