@@ -132,6 +132,7 @@ class Oracle:
             for process in self.processes:
                 (process.directory / "calm").touch()
             await self.require_agreement()
+            await self.require_deliveries()
             for process in self.processes:
                 process.require_alive()
                 await process.stop()
@@ -152,6 +153,25 @@ class Oracle:
         print(f"writes {sum(p.done for p in people)}, troubles {dict(self.struck)}")  # noqa: T201
         for process in self.processes:
             print(f"{process.options.group}: {self._seen(process)}")  # noqa: T201
+
+    async def require_deliveries(self) -> None:
+        """Requires that after the last fault events arrive again, not only refreshes."""
+        before = [self._delivered(process) for process in self.processes]
+        over = asyncio.Event()
+        writing = asyncio.create_task(Writer(self.url, f"{self.seed} calm").run(over, 0.05))
+
+        def arrived() -> bool:
+            return all(self._delivered(process) > count for process, count in zip(self.processes, before, strict=True))
+
+        try:
+            await eventually(arrived, f"seed {self.seed!r}: events in every daemon", SETTLE_S)
+        finally:
+            over.set()
+            await writing
+        await self.require_agreement()
+
+    def _delivered(self, process: Process) -> int:
+        return process.recorded("whole").counts().get("events", 0)
 
     def _seen(self, process: Process) -> dict[str, dict[str, int]]:
         return {
