@@ -126,7 +126,7 @@ def _address(settings: Settings) -> PreflightResult:
             f"can't listen on {where}: {error.strerror or error}",
             "stop the process that listens there, or set server.host and server.port",
         )
-    token = "with a token" if server.secret() else "without a token, so it accepts no changes"
+    token = "with a token" if server.secret() else "without a token, so it refuses pause, resume and refresh"
     tls = " and TLS" if server.tls_certificate_file else ""
     return ok("server address", f"{where} is free, {token}{tls}")
 

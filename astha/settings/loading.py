@@ -71,7 +71,7 @@ def _refuse_unknown_variables() -> None:
             group = variable.removeprefix(PREFIX).partition("__")[0].lower()
             if group not in Settings.model_fields:
                 raise ConfigError(
-                    f"{variable}: there is no setting {group!r}{_suggestion(group, Settings.model_fields)}"
+                    f"{variable}: there is no setting {group!r}{_suggestion((group,), Settings.model_fields)}"
                 )
 
 
@@ -128,9 +128,9 @@ def _describe(fault: tuple[tuple[str, ...], str, str], origins: _Origins) -> str
     known = Settings.model_fields
     if len(path) > 1 and group is not None and isinstance(group.default, BaseModel):
         known = type(group.default).model_fields
-    return f"{where}: there is no setting {name!r}{_suggestion(path[-1], known)}"
+    return f"{where}: there is no setting {name!r}{_suggestion(path, known)}"
 
 
-def _suggestion(name: str, known: Mapping[str, FieldInfo]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+def _suggestion(path: tuple[str, ...], known: Mapping[str, FieldInfo]) -> str:
+    close = get_close_matches(path[-1], known, n=1)
+    return f": did you mean {'.'.join((*path[:-1], close[0]))!r}?" if close else f"; there are {', '.join(known)}"

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from astha.cli.output import print_pairs, print_rows, time_text
-from astha.quantities import format_size
-from registry.json_text import parse_json
+from astha.quantities import format_duration, format_size
+from registry.json_text import JsonValue, parse_json
 from registry.models import Compaction, Savings
 
 if TYPE_CHECKING:
@@ -96,8 +96,34 @@ def print_explanation(explanation: TableExplanation) -> None:
     click.echo(f"{explanation.table}")
     if explanation.problem is not None:
         click.echo(f"not compacted, because its settings can't be read: {explanation.problem}")
-    print_pairs({name.replace("_", "-"): str(value) for name, value in explanation.policy.items()})
+    print_pairs(dict(_shown_setting(name, value) for name, value in explanation.policy.items()))
     click.echo("")
+    if explanation.partitions:
+        _print_partitions(explanation)
+    else:
+        click.echo("no files yet: nothing to decide")
+    click.echo("\nlast decisions")
+    print_decisions(explanation.decisions)
+
+
+_PROPERTY_NAMES = {"target_bytes": "target-size", "max_group_bytes": "max-group-size", "copy_above_bytes": "copy-above"}
+
+
+def _shown_setting(name: str, value: JsonValue) -> tuple[str, str]:
+    """Returns the name of the table's property, and the value as it is written there."""
+    shown = _PROPERTY_NAMES.get(name, name.removesuffix("_ms").replace("_", "-"))
+    if value is None:
+        return shown, "none"
+    if isinstance(value, bool):
+        return shown, str(value).lower()
+    if name.endswith("_bytes") and isinstance(value, int):
+        return shown, format_size(value)
+    if name.endswith("_ms") and isinstance(value, int):
+        return shown, format_duration(value)
+    return shown, str(value)
+
+
+def _print_partitions(explanation: TableExplanation) -> None:
     print_rows(
         ["partition", "files", "bytes", "small", "to merge", "rewritten", "score", "status", "why"],
         [
@@ -121,8 +147,6 @@ def print_explanation(explanation: TableExplanation) -> None:
         for file in one.left_out:
             place = one.partition or "(whole table)"
             click.echo(f"{place}: left out until {time_text(file.until_ms)}: {file.path} {file.reason}")
-    click.echo("\nlast decisions")
-    print_decisions(explanation.decisions)
 
 
 def plan_of(path: str, planned: PlannedJob) -> dict[str, Any]:

@@ -143,7 +143,8 @@ def _print(report: VerificationReport, seconds: float) -> None:
     else:
         count = sum(len(difference.items) for difference in _all(report))
         click.echo(
-            f"different: {different:,} of {len(report.tables):,} tables, {count:,} differences ({seconds:.1f} s)"
+            f"different: {different:,} of {len(report.tables):,} tables, "
+            f"{count:,} difference{'s' * (count != 1)} ({seconds:.1f} s)"
         )
 
 

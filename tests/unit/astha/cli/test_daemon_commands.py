@@ -64,7 +64,10 @@ class TestRun:
 
     def test_without_subscriptions(self) -> None:
         said = refused(Exit.USAGE, "run", "--subscriptions", "absent.yaml")
-        assert said == "astha: absent.yaml: can't be read: No such file or directory\n"
+        assert said == (
+            "astha: absent.yaml: no such file: list the components in it (docs/daemon.md), or name another with "
+            "--subscriptions\n"
+        )
 
     def test_with_a_registry_that_is_not_migrated(self) -> None:
         assert "holds no registry: run `astha registry migrate`" in refused(Exit.PROBLEM, "run")

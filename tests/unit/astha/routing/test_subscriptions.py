@@ -98,7 +98,7 @@ def test_errors_name_file_and_line(path: Path, text: str, complaint: str) -> Non
 
 
 def test_a_missing_file(path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="no such file: list the components in it"):
         read_subscriptions(path)
 
 

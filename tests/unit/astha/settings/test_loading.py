@@ -92,7 +92,7 @@ def test_astha_registry_is_short_for_its_url(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("server:\n  prot: 1\n", "line 2: there is no setting 'server.prot': did you mean 'port'?"),
+        ("server:\n  prot: 1\n", "line 2: there is no setting 'server.prot': did you mean 'server.port'?"),
         ("log: {level: info}\nservr: {}\n", "line 2: there is no setting 'servr': did you mean 'server'?"),
         ("server:\n  port: many\n", "line 2: server.port: Input should be a valid integer"),
         ("server:\n  port: 1\n  port: 2\n", "line 3: 'port' appears twice"),
@@ -124,7 +124,7 @@ def test_a_missing_file(config: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "complaint"),
     [
-        ("ASTHA_SERVER__PROT", "did you mean 'port'"),
+        ("ASTHA_SERVER__PROT", "did you mean 'server.port'"),
         ("ASTHA_SERVR__PORT", "did you mean 'server'"),
         ("ASTHA_SERVER", "is a group of settings"),
     ],
