@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ from astha.lanes.lifecycle import Lifecycle
 from astha.lanes.state import LaneContext, LaneProgress, LaneState
 from astha.leadership import Leadership
 from astha.loop_watchdog import LoopWatchdog
+from astha.presence import Presence
 from astha.routing.router import Router
 from astha.settings.groups import DaemonSettings as DaemonSettings
 from astha.sources.contract import Batch, Gap, Progress, Replays, Source, Started
@@ -81,6 +82,7 @@ class Daemon:
         self._clock = clock
         self._require_schema = require_schema
         self.clock_guard: ClockGuard | None = None
+        self.presence: Presence | None = None
         self.components = components
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -110,7 +112,7 @@ class Daemon:
             for each in self.components
         ]
         self.router = Router(self.lanes)
-        self.ledger = Ledger(self._ledger_store, self._clock)
+        self.ledger = Ledger(self._ledger_store, self._clock, self.leadership.group)
 
     @property
     def by_name(self) -> Mapping[str, Lane]:
@@ -139,6 +141,10 @@ class Daemon:
 
         Raises only errors that an operator has to fix, ConfigError above all.
         """
+        async with nullcontext() if self.presence is None else self.presence.reported():
+            await self._run()
+
+    async def _run(self) -> None:
         while not self._stopping.is_set():
             if not await self._unless_stopped(self.leadership.acquire()):
                 return

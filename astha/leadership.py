@@ -30,7 +30,13 @@ expires: its holder stopped delivering after less than one. See docs/decisions/0
 
 
 class Leadership:
-    def __init__(self, store: MetadataStore, settings: LeaseSettings, holder: str, clock: LoopClock) -> None:
+    """Leadership of one group of daemons. `changed` is set whenever this daemon begins or ceases to lead."""
+
+    def __init__(
+        self, store: MetadataStore, settings: LeaseSettings, holder: str, clock: LoopClock, group: str = "astha"
+    ) -> None:
+        self.group = group
+        self.changed = asyncio.Event()
         self._store = store
         self._settings = settings
         self._holder = holder
@@ -71,15 +77,16 @@ class Leadership:
                 self._failures, self.trouble = 0, None
                 if lease is not None:
                     self._accept(lease, asked)
-                    log.info("daemon leads", epoch=lease.epoch, holder=self._holder)
+                    self.changed.set()
+                    log.info("daemon leads", group=self.group, epoch=lease.epoch, holder=self._holder)
                     return
                 if not waited:
                     waited = True
-                    log.info("another daemon leads, standing by", lease=self._settings.name)
+                    log.info("another daemon leads, standing by", group=self.group)
             await self._clock.sleep(self._settings.ttl_s / 5)
 
     async def _take(self, others: Unchanged[DaemonLease]) -> DaemonLease | None:
-        name, holder, ttl_ms = self._settings.name, self._holder, self._ttl_ms
+        name, holder, ttl_ms = self.group, self._holder, self._ttl_ms
         lease = await self._store.take_daemon_lease(name, holder, ttl_ms)
         if lease is not None:
             return lease
@@ -113,6 +120,7 @@ class Leadership:
         """Releases the lease, so that a standby can lead at once."""
         lease, self._lease = self._lease, None
         self._valid_until = 0.0
+        self.changed.set()
         if lease is not None:
             try:
                 async with asyncio.timeout(self._settings.ttl_s):

@@ -43,7 +43,7 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
     notifier = Notifier()
     try:
         identity = DaemonIdentity(assembly.holder, settings.registry.shown, settings.server.stall_after_s)
-        server = Server(daemon, assembly.store, settings.lease.name, settings.server, identity, redact, clock)
+        server = Server(daemon, assembly.store, settings.group, settings.server, identity, redact, clock)
         _handle_signals(daemon, notifier, reload)
         await server.start()
         try:

@@ -17,16 +17,22 @@ from astha.clock_guard import ClockGuard
 from astha.daemon import Daemon, NamedSubscriber
 from astha.errors import ComponentError, ConfigError
 from astha.leadership import Leadership
+from astha.presence import Presence
 from astha.redaction import secrets_in
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 from astha.settings import Settings
-from astha.sources.factory import open_source
+from astha.settings.models import DEFAULT_GROUP
+from astha.sources.contract import Source
+from astha.sources.factory import open_follower, open_source
 from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.context import ComponentContext, ComponentState
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.loader import load_component
+from astha.version import version
 from registry.connect import Stores, open_stores, require_schema
 from registry.contract import MetadataStore
+from registry.json_text import to_json_text
+from registry.models import RunningDaemon
 
 log = structlog.get_logger(__name__)
 
@@ -54,17 +60,20 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
         component_context = msgspec.structs.replace(
             context(settings, store, clock),
             clock_guard=guard,
-            group=settings.lease.name,
+            group=settings.group,
             component_states=lambda: states[0]() if states else (),
         )
         found = load_components(subscriptions, component_context, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
         holder = _holder()
-        leadership = Leadership(reserved, settings.lease, holder, clock)
-        source = open_source(url, reserved, settings.source, settings.change_log, clock)
+        leadership = Leadership(reserved, settings.lease, holder, clock, settings.group)
+        source = _source(settings, reserved, clock)
         same_schema = partial(require_schema, url, settings.registry.store)
         daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, reserved)
         daemon.clock_guard = guard
+        daemon.presence = Presence(
+            reserved, leadership, _process(settings, holder, components, clock), clock, guard.steady
+        )
         states.append(daemon.component_states)
     except BaseException:
         await stores.close()
@@ -143,6 +152,46 @@ def usable(found: Iterable[NamedSubscriber | BadComponent], *, run_others: bool)
         stand_in = BrokenComponent(each.subscription.tables, each.error)
         components.append(NamedSubscriber(each.name, stand_in, each.subscription.lane))
     return components
+
+
+def _source(settings: Settings, store: MetadataStore, clock: LoopClock) -> Source:
+    """Returns the registry's own source, or the stream of another daemon."""
+    url, address = settings.registry.url.get_secret_value(), settings.source.address
+    if address is None:
+        return open_source(url, store, settings.source, settings.change_log, clock)
+    require_group(settings)
+    return open_follower(address, settings.source, store, settings.group, url, clock)
+
+
+def require_group(settings: Settings) -> None:
+    """Raises ConfigError if a follower has the group of the leader that it follows."""
+    if settings.source.address is not None and settings.group == DEFAULT_GROUP:
+        raise ConfigError(
+            f"a daemon that follows another one needs a group of its own: set `group`; {DEFAULT_GROUP!r} is that of "
+            "daemons that read the registry itself"
+        )
+
+
+def _source_name(settings: Settings) -> str:
+    if settings.source.address is not None:
+        return settings.source.address.transport
+    return "postgresql" if settings.registry.is_postgres else "sqlite"
+
+
+def _process(settings: Settings, holder: str, components: Iterable[NamedSubscriber], clock: LoopClock) -> RunningDaemon:
+    now = clock.now_ms()
+    return RunningDaemon(
+        holder=holder,
+        group=settings.group,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        role="standby",
+        source=_source_name(settings),
+        components=to_json_text([component.name for component in components]),
+        version=version(),
+        started_at=now,
+        seen_at=now,
+    )
 
 
 def _holder() -> str:

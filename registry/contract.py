@@ -46,6 +46,7 @@ from registry.models import (
     PartitionLease,
     ProducerSequence,
     Row,
+    RunningDaemon,
     Savings,
     Segment,
     SnapshotStatus,
@@ -601,13 +602,33 @@ class DaemonState(Protocol):
 
     async def get_daemon_lease(self, name: str) -> DaemonLease | None: ...
 
-    async def read_ledger(self) -> list[LedgerEntry]: ...
-
-    async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
-        """Writes one entry per component. Raises Fenced, and writes nothing, if the lease is not current."""
+    async def read_ledger(self, group: str | None = None) -> list[LedgerEntry]:
+        """Returns the entries of one group of daemons, or of all groups, sorted by group and component."""
         ...
 
-    async def forget_component(self, component: str) -> None: ...
+    async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
+        """Writes one entry per component of the lease's group. Raises Fenced, and writes nothing, if the lease is not
+        current, and Invalid if an entry belongs to another group.
+        """
+        ...
+
+    async def forget_component(self, group: str, component: str) -> None:
+        """Deletes the component's entry in the ledger of this group."""
+        ...
+
+    async def record_daemon(self, daemon: RunningDaemon) -> None:
+        """Writes the daemon's row, or replaces it."""
+        ...
+
+    async def list_daemons(self) -> list[RunningDaemon]:
+        """Returns the daemons of all groups, sorted by group and holder. Some may have died since they were seen."""
+        ...
+
+    async def forget_daemon(self, holder: str) -> None: ...
+
+    async def prune_daemons(self, not_seen_for_ms: int) -> int:
+        """Deletes the rows of daemons that were not seen for so long. Returns how many."""
+        ...
 
     async def get_source_identity(self, name: str) -> SourceIdentity | None: ...
 

@@ -3,8 +3,8 @@
 Everything is read in one snapshot of the source, which does not block its writers, and written in one transaction of
 the target, so that any failure, a killed process included, leaves the target empty. The rows of the Iceberg catalog and
 the lake's identity are copied: the new registry owns the same Iceberg tables, with their history. The ledger, the
-daemon's lease and the identity of the change stream are not: they describe the source's own stream. The daemon of the
-new registry finds no ledger and starts with a refresh.
+daemons with their leases and the identity of the change stream are not: they describe the source's own stream. The
+daemon of the new registry finds no ledger and starts with a refresh.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from registry.models import (
     Partition,
     PartitionLease,
     ProducerSequence,
+    RunningDaemon,
     Savings,
     Segment,
     SnapshotStatus,
@@ -425,14 +426,26 @@ class ForwardingStore(MetadataStore):
     async def get_daemon_lease(self, name: str) -> DaemonLease | None:
         return await self.inner.get_daemon_lease(name)
 
-    async def read_ledger(self) -> list[LedgerEntry]:
-        return await self.inner.read_ledger()
+    async def read_ledger(self, group: str | None = None) -> list[LedgerEntry]:
+        return await self.inner.read_ledger(group)
 
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
         await self.inner.write_ledger(entries, lease)
 
-    async def forget_component(self, component: str) -> None:
-        await self.inner.forget_component(component)
+    async def forget_component(self, group: str, component: str) -> None:
+        await self.inner.forget_component(group, component)
+
+    async def record_daemon(self, daemon: RunningDaemon) -> None:
+        await self.inner.record_daemon(daemon)
+
+    async def list_daemons(self) -> list[RunningDaemon]:
+        return await self.inner.list_daemons()
+
+    async def forget_daemon(self, holder: str) -> None:
+        await self.inner.forget_daemon(holder)
+
+    async def prune_daemons(self, not_seen_for_ms: int) -> int:
+        return await self.inner.prune_daemons(not_seen_for_ms)
 
     async def get_source_identity(self, name: str) -> SourceIdentity | None:
         return await self.inner.get_source_identity(name)

@@ -20,8 +20,8 @@ __all__ = [
     "ColumnStats", "FileOperation", "LakeTable", "SnapshotStatus", "SnapshotTrigger", "TableFile", "TableMetadata",
     "TableSnapshot", "TableStats", "TableStatus",
     # unpublished
-    "DaemonLease", "FileAwaitingDeletion", "GroupLease", "LedgerEntry", "ProducerSequence", "SegmentObject",
-    "LAKE_IDENTITY", "SourceIdentity", "UploadIntent",
+    "DaemonLease", "DaemonRole", "FileAwaitingDeletion", "GroupLease", "LedgerEntry", "ProducerSequence",
+    "RunningDaemon", "SegmentObject", "LAKE_IDENTITY", "SourceIdentity", "UploadIntent",
     # the Iceberg catalog
     "CatalogNamespace", "CatalogTable",
     # the compactor
@@ -34,6 +34,7 @@ TableStatus: TypeAlias = Literal["active", "dropping"]
 FileOperation: TypeAlias = Literal["insert", "compaction", "rollback", "import"]
 SnapshotTrigger: TypeAlias = Literal["manual", "time", "size", "query"]
 SnapshotStatus: TypeAlias = Literal["requested", "created", "failed", "expired"]
+DaemonRole: TypeAlias = Literal["leader", "standby"]
 CompactionTrigger: TypeAlias = Literal["event", "refresh", "manual"]
 CompactionStatus: TypeAlias = Literal["waiting", "declined", "running", "done", "aborted", "failed", "cancelled"]
 
@@ -269,10 +270,10 @@ class TableSnapshot(Row, frozen=True, gc=False):
 
 
 class LedgerEntry(Row, frozen=True, gc=False):
-    """A component's acknowledged position, and whether it owes a refresh."""
+    """A component's acknowledged position in one group of daemons, and whether it owes a refresh."""
 
     table = "ledger"
-    key = ("component",)
+    key = ("group", "component")
 
     component: str
     position: int | None
@@ -282,6 +283,7 @@ class LedgerEntry(Row, frozen=True, gc=False):
     refresh_owed: bool
     reason: str | None
     updated_at: int
+    group: str
 
 
 class DatabaseTime(msgspec.Struct, frozen=True):
@@ -294,6 +296,8 @@ class DatabaseTime(msgspec.Struct, frozen=True):
 
 
 class DaemonLease(Row, frozen=True, gc=False):
+    """Leadership of one group of daemons; ``name`` is the group's."""
+
     table = "daemon_lease"
     key = ("name",)
 
@@ -302,6 +306,24 @@ class DaemonLease(Row, frozen=True, gc=False):
     epoch: int
     acquired_at: int
     expires_at: int
+
+
+class RunningDaemon(Row, frozen=True, gc=False):
+    """A daemon's process, as it last reported itself. Removed when it stops, or long after it was last seen."""
+
+    table = "daemons"
+    key = ("holder",)
+
+    holder: str  # as in `daemon_lease`
+    group: str
+    host: str
+    pid: int
+    role: DaemonRole
+    source: str  # the kind of its source: postgresql, sqlite, kafka or mqtt
+    components: JsonText  # the names of its components
+    version: str
+    started_at: int
+    seen_at: int
 
 
 class SourceIdentity(Row, frozen=True, gc=False):
@@ -470,7 +492,7 @@ PUBLISHED: tuple[type[Row], ...] = (
 """Tables whose changes the daemon delivers, parents before children."""
 
 UNPUBLISHED: tuple[type[Row], ...] = (
-    LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
+    LedgerEntry, DaemonLease, RunningDaemon, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
     SegmentObject, ProducerSequence, GroupLease, CatalogTable, CatalogNamespace,
 )  # fmt: skip
 """Tables of the daemon and its components. Not published: the daemon does not follow its own writes."""

@@ -15,7 +15,9 @@ from registry.areas import Area
 from registry.models import PUBLISHED, UNPUBLISHED, Row
 from registry.schema import VERSION_TABLE
 
-DAEMON_TABLES: tuple[type[Row], ...] = (models.LedgerEntry, models.DaemonLease, models.SourceIdentity)
+DAEMON_TABLES: tuple[type[Row], ...] = (
+    models.LedgerEntry, models.DaemonLease, models.RunningDaemon, models.SourceIdentity,
+)  # fmt: skip
 """Tables that every daemon writes, whatever its components."""
 
 AREAS: Mapping[Area, tuple[type[Row], ...]] = {

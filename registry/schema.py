@@ -368,7 +368,7 @@ Index(
 
 ledger = _table(
     "ledger",
-    Column("component", ByteOrderText, primary_key=True),
+    _text("component"),
     _big("position", null=True),
     _json("refresh_visibility", null=True),
     _json("tables"),
@@ -376,6 +376,8 @@ ledger = _table(
     Column("refresh_owed", BooleanType, nullable=False),
     _text("reason", null=True),
     _big("updated_at"),
+    _text("group"),
+    PrimaryKeyConstraint("group", "component"),
 )
 
 daemon_lease = _table(
@@ -386,6 +388,21 @@ daemon_lease = _table(
     _big("acquired_at"),
     _big("expires_at"),
     _at_least("epoch", 1),
+)
+
+daemons = _table(
+    "daemons",
+    Column("holder", ByteOrderText, primary_key=True),
+    _text("group"),
+    _text("host"),
+    _big("pid"),
+    _text("role"),
+    _text("source"),
+    _json("components"),
+    _text("version"),
+    _big("started_at"),
+    _big("seen_at"),
+    _one_of("role", "leader", "standby"),
 )
 
 source_identity = _table(

@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-_FIXTURES = ("databases", "servers", "mosquitto", "stores", "sources", "daemons", "lake", "kafka")
+_FIXTURES = ("databases", "servers", "mosquitto", "stores", "sources", "daemons", "lake", "kafka", "followers")
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 
 # A busy machine is no reason to fail: examples have no deadline, and slow data generation is no error.

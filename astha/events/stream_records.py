@@ -4,7 +4,9 @@
      "position": 95, "transaction": 1042, "committed_at": ..., "events": [{"operation": "INSERT", ...}]}
 
 Every record says which position precedes it: all transactions after `previous` up to `position` are in the record, or
-there are none. So a reader that has received everything up to R lacks something if, and only if, `previous` > R.
+there are none. So a reader that has received everything up to R lacks something if, and only if, `previous` > R. This
+holds for heartbeats too: nothing was to be sent between `previous`, the last transaction, and `position`.
+
 Positions can be compared within one `history`, an id that the sink changes with each of its refreshes. `epoch` is that
 of the lease under which the record was sent: records of an earlier leader may still arrive, and are ignored.
 """
@@ -12,7 +14,7 @@ of the lease under which the record was sent: records of an earlier leader may s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import msgspec
 
@@ -22,6 +24,9 @@ from astha.events.transaction import Transaction
 from registry.models import PUBLISHED, Row
 from registry.position import Position
 
+_NULL = msgspec.Raw(b"null")
+_REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # by msgspec: the last for JSON that is nested too deep
+_Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # the ledger can't keep others
 _DECODERS: Mapping[str, msgspec.json.Decoder[Row]] = {kind.table: msgspec.json.Decoder(kind) for kind in PUBLISHED}
 
 
@@ -36,11 +41,11 @@ class Sender(msgspec.Struct, frozen=True):
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     group: str
-    epoch: int
+    epoch: _Int64
     history: str
     covers: tuple[str, ...]
-    previous: int
-    position: int
+    previous: _Int64
+    position: _Int64
 
 
 class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,7 +54,7 @@ class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     operation: Operation
     table: str
     data: msgspec.Raw
-    before: msgspec.Raw | None = None
+    before: msgspec.Raw = _NULL  # not `Raw | None`: msgspec decodes only null as that
 
 
 class TransactionRecord(_Record, frozen=True, kw_only=True, tag="transaction", omit_defaults=True):
@@ -57,8 +62,8 @@ class TransactionRecord(_Record, frozen=True, kw_only=True, tag="transaction", o
     commit was too large, and subscribers of these tables refresh.
     """
 
-    transaction: int
-    committed_at: int
+    transaction: _Int64
+    committed_at: _Int64
     events: Sequence[EventRecord] = ()
     unlisted: tuple[str, ...] = ()
 
@@ -108,15 +113,18 @@ def encode_gap(sender: Sender, position: Position, reason: str) -> bytes:
     return _encoder.encode(GapRecord(**_head(sender, position, position), reason=reason))
 
 
-def encode_heartbeat(sender: Sender, position: Position) -> bytes:
-    return _encoder.encode(HeartbeatRecord(**_head(sender, position, position)))
+def encode_heartbeat(sender: Sender, position: Position, previous: Position | None = None) -> bytes:
+    """`previous` is the position of the last transaction that was sent, if the stream has come further since: so a
+    sender that restarts at `position` repeats nothing and lacks nothing.
+    """
+    return _encoder.encode(HeartbeatRecord(**_head(sender, position if previous is None else previous, position)))
 
 
 def decode_record(payload: bytes) -> StreamRecord:
     """Raises DecodeError. Rows are decoded later, by `transaction_of`."""
     try:
         record: StreamRecord = _decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except _REFUSED as error:
         raise DecodeError(f"not a record of a transaction stream: {error}") from error
     return record
 
@@ -158,16 +166,18 @@ def _head(sender: Sender, previous: Position, position: Position) -> dict[str, A
 
 def _record_of(event: Event[Row]) -> EventRecord:
     """Rows take the place of raw JSON: the encoder writes them as JSON objects."""
-    before = event.before if event.operation is Operation.UPDATE else None
-    return EventRecord(event.operation, event.data.table, cast("msgspec.Raw", event.data), cast("msgspec.Raw", before))
+    data = cast("msgspec.Raw", event.data)
+    if event.operation is not Operation.UPDATE:
+        return EventRecord(event.operation, event.data.table, data)
+    return EventRecord(event.operation, event.data.table, data, cast("msgspec.Raw", event.before))
 
 
 def _event_of(record: EventRecord, commit: Commit, index: int) -> Event[Row]:
     decoder = _DECODERS[record.table]
     try:
         data = decoder.decode(record.data)
-        before = None if record.before is None else decoder.decode(record.before)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+        before = None if bytes(record.before) == b"null" else decoder.decode(record.before)
+    except _REFUSED as error:
         raise DecodeError(f"a row of {record.table} at position {commit.position} is malformed: {error}") from error
     if record.operation is Operation.DELETE:
         before = data

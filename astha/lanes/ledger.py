@@ -36,11 +36,12 @@ class LedgerWrite(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """One entry per component, written when something changed."""
+    """One entry per component of the daemon's group, written when something changed."""
 
-    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, group: str = "astha") -> None:
         self._store = store
         self._clock = clock
+        self._group = group
         self._written: dict[str, LedgerEntry] = {}
         self._deliveries: dict[str, int] = {}  # of each lane, when its entry was written
         self._members: set[str] = set()  # lanes whose position counts
@@ -50,7 +51,7 @@ class Ledger:
 
     async def open(self, lanes: Sequence[LaneProgress]) -> dict[str, RestoredLane]:
         """Reads the ledger. Returns, for each lane that it knows, where to continue or why it owes a refresh."""
-        self._written = {entry.component: entry for entry in await self._store.read_ledger()}
+        self._written = {entry.component: entry for entry in await self._store.read_ledger(self._group)}
         restored: dict[str, RestoredLane] = {}
         for lane in lanes:
             entry = self._written.get(lane.component)
@@ -143,6 +144,7 @@ class Ledger:
             refresh_owed=not member,
             reason=lane.reason,
             updated_at=self._clock.now_ms(),
+            group=self._group,
         )
 
 

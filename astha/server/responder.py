@@ -44,14 +44,14 @@ class Responder:
         self,
         daemon: Daemon,
         store: MetadataStore,
-        lease_name: str,
+        group: str,
         identity: DaemonIdentity,
         redact: Redactor,
         clock: LoopClock,
     ) -> None:
         self._daemon = daemon
         self._store = store
-        self._lease_name = lease_name
+        self._group = group
         self._identity = identity
         self._redact = redact
         self._clock = clock
@@ -106,7 +106,7 @@ class Responder:
             return None
         try:
             async with asyncio.timeout(_LEADER_TIMEOUT_S):
-                lease = await self._store.get_daemon_lease(self._lease_name)
+                lease = await self._store.get_daemon_lease(self._group)
         except (RegistryError, TimeoutError):
             return None
         return lease.holder if lease is not None and lease.expires_at > self._clock.now_ms() else None

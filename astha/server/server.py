@@ -61,7 +61,7 @@ class Server:
         self,
         daemon: Daemon,
         store: MetadataStore,
-        lease_name: str,
+        group: str,
         settings: ServerSettings,
         identity: DaemonIdentity,
         redact: Redactor,
@@ -71,7 +71,7 @@ class Server:
         self._clock = clock
         self._settings = settings
         self._options = listener_options(settings)
-        self._responder = Responder(daemon, store, lease_name, identity, redact, clock)
+        self._responder = Responder(daemon, store, group, identity, redact, clock)
         self._event_stream = EventStream(self._send, self._has_room, self._options.buffer_events)
         self._link: Link[ToDaemon] | None = None
         self._listening: list[socket.socket] = []

@@ -14,7 +14,11 @@ class SettingsGroup(BaseModel):
 
 
 class PostgresSourceSettings(SettingsGroup):
-    slot: str = Field("astha", pattern="^[a-z0-9_]{1,63}$", description="Name of the replication slot.")
+    slot: str = Field(
+        "astha",
+        pattern="^[a-z0-9_]{1,63}$",
+        description="Name of the replication slot. The default of a group other than `astha` is `astha_GROUP`.",
+    )
     publication: str = Field("astha", description="Name of the publication; migrations create it.")
     schema_name: str = Field("public", description="Schema of the registry's tables.")
     status_interval_s: float = Field(5.0, gt=0, description="Time between status updates to the server.")
@@ -35,7 +39,6 @@ class TailSettings(SettingsGroup):
 
 
 class LeaseSettings(SettingsGroup):
-    name: str = Field("astha", description="Of the daemons with the same name, one leads and the others stand by.")
     ttl_s: float = Field(3.0, gt=0.2, description="Time until a standby takes over from a leader that has died.")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from astha.redaction import Redactor
@@ -13,14 +14,15 @@ from astha.settings.groups import (
     DaemonSettings,
     LeaseSettings,
     LogSettings,
-    PostgresSourceSettings,
     TailSettings,
 )
 from astha.settings.lake import LakeSettings
 from astha.settings.registry import RegistrySettings
 from astha.settings.server import ServerSettings
+from astha.settings.source import SourceSettings
 
 PREFIX = "ASTHA_"
+DEFAULT_GROUP = "astha"
 
 
 class Settings(BaseSettings):
@@ -36,8 +38,14 @@ class Settings(BaseSettings):
     subscriptions: Path = Field(
         Path("subscriptions.yaml"), description="The file that lists components and the tables that each one receives."
     )
+    group: str = Field(
+        DEFAULT_GROUP,
+        pattern="^[a-z][a-z0-9_]{0,49}$",
+        description="Of the daemons of one group, one leads and the others stand by. Each group has its own components "
+        "and its own positions.",
+    )
     registry: RegistrySettings = RegistrySettings()
-    source: PostgresSourceSettings = PostgresSourceSettings()
+    source: SourceSettings = SourceSettings()
     change_log: TailSettings = TailSettings()
     lease: LeaseSettings = LeaseSettings()
     clock: ClockSettings = ClockSettings()
@@ -57,11 +65,20 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)  # `load_settings` has merged all sources
 
+    @model_validator(mode="after")
+    def _slot_of_the_group(self) -> Self:
+        """Two groups that shared a slot would take changes from each other."""
+        if self.group != DEFAULT_GROUP and "slot" not in self.source.model_fields_set:
+            slot = f"{DEFAULT_GROUP}_{self.group}"
+            self.__dict__["source"] = self.source.model_copy(update={"slot": slot})  # frozen, but not yet in use
+        return self
+
     _redactor: Redactor | None = PrivateAttr(None)
 
     def redactor(self) -> Redactor:
         """Returns the one redactor of these settings. Components add their own secrets to it."""
         if self._redactor is None:
-            secrets = [*self.registry.secrets(), *self.lake.secrets(), *self.server.secrets()]
+            groups = (self.registry, self.lake, self.server, self.source)
+            secrets = [secret for group in groups for secret in group.secrets()]
             self._redactor = Redactor(secrets)
         return self._redactor

@@ -1,9 +1,14 @@
-"""Opens the source or the live source for a registry's URL."""
+"""Opens the source of a daemon, or the live source for a registry's URL."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from astha.clock import LoopClock
+from astha.errors import ConfigError
+from astha.extras import install
 from astha.settings.registry import conninfo_of
+from astha.settings.source import SourceSettings, StreamAddress
 from astha.sources.contract import LiveSource, Source
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.live_source import PostgresLiveSource
@@ -22,6 +27,29 @@ def open_source(
         return PostgresSource(conninfo_of(parsed), store, settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
     return SqliteSource(url, store, limits=limits, settings=tail)
+
+
+def open_follower(
+    address: StreamAddress, settings: SourceSettings, store: MetadataStore, group: str, url: str, clock: LoopClock
+) -> Source:
+    """Opens the transaction stream of another daemon. `url` is that of the registry, which both use.
+
+    Raises ConfigError if the extra of the transport is not installed.
+    """
+    unit: Literal["bytes", "changes"] = "bytes" if parse_url(url).drivername == "postgresql" else "changes"
+    try:
+        if address.transport == "kafka":
+            from astha.sources.kafka.client import Connection
+            from astha.sources.kafka.source import KafkaSource
+
+            return KafkaSource(Connection(address, settings.kafka), store, group, clock, unit)
+        from astha.sources.mqtt.source import MqttConnection, MqttSource
+
+        return MqttSource(MqttConnection(address, settings.mqtt), store, group, clock, unit)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"source.url needs a package that is not installed: {install([address.transport])}"
+        ) from error
 
 
 def open_live_source(url: str, settings: PostgresSourceSettings, tail: TailSettings, clock: LoopClock) -> LiveSource:

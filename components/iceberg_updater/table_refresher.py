@@ -24,9 +24,11 @@ from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableU
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.table_lookup import full_name
 from components.lib.lake.updater_state import Compared, FailingTable
+from components.lib.ledger_entry import ledger_entry
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import RegistryError
 from registry.models import LakeTable
+from registry.position import Position
 
 log = structlog.get_logger(__name__)
 
@@ -132,9 +134,9 @@ class TableRefresher:
         """A restart delivers again what the ledger's position has not passed: keep records of refreshes until then."""
         if not self._pending.has_completed:
             return
-        for entry in await self._store.read_ledger():
-            if entry.component == "iceberg_updater" and not entry.refresh_owed and entry.position is not None:
-                self._pending.forget_completed(entry.position)  # type: ignore[arg-type]  # a position
+        entry = await ledger_entry(self._store, "iceberg_updater")
+        if entry is not None and not entry.refresh_owed and entry.position is not None:
+            self._pending.forget_completed(Position(entry.position))
 
     async def _attempt(self, pending: FailingTable) -> None:
         table_id, stopped = pending.table_id, False

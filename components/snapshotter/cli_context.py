@@ -16,6 +16,7 @@ from astha.settings import Settings
 from astha.validation_errors import described
 from components.lib.lake.lake_session import LakeSession, run_with_lake
 from components.lib.lake.table_lookup import find_table, full_name
+from components.lib.ledger_entry import ledger_entry
 from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ class CliContext:
 
     async def why_unavailable(self) -> str | None:
         """Returns why no snapshotter would fulfil a request now; None if one would."""
-        lease = await self.store.get_daemon_lease(self.settings.lease.name)
+        entry = await ledger_entry(self.store, COMPONENT)
+        lease = await self.store.get_daemon_lease(self.settings.group if entry is None else entry.group)
         if lease is None or lease.expires_at <= self.clock.now_ms():
             return "no daemon runs (start one with `astha run`)"
-        entry = next((found for found in await self.store.read_ledger() if found.component == COMPONENT), None)
         if entry is None:
             return f"the daemon has no {COMPONENT} (add it to subscriptions.yaml)"
         if entry.state == "paused":

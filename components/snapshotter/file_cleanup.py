@@ -21,11 +21,12 @@ from components.lib.lake.storage.objects import Objects, StorageError
 from components.lib.lake.storage.roots import known_roots, refusals
 from components.lib.lake.table_lookup import full_name
 from components.lib.lake.updater_state import read_failing_tables
+from components.lib.ledger_entry import ledger_entry
 from components.snapshotter.expiration import OWNER, snapshot_rows, table_policy
 from components.snapshotter.policy import SnapshotPolicy
 from components.snapshotter.reachability import required
 from components.snapshotter.retention import RetentionDecision, RetentionReport, decide_files
-from components.snapshotter.snapshot_requests import BlockingCall, RegistryComparison, covers, ledger_entry
+from components.snapshotter.snapshot_requests import BlockingCall, RegistryComparison, covers
 from components.snapshotter.table_state import awaits_release
 from registry.clock import Clock
 from registry.contract import PAGE, MetadataStore

@@ -16,12 +16,13 @@ from astha.clock import LoopClock
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import CatalogUnavailable, IcebergTables, Stamp, TableProblem
 from components.lib.lake.table_lookup import full_name
+from components.lib.ledger_entry import ledger_entry
 from components.snapshotter.tags import TaggedSnapshot, TagState, read_tag_state, release, tag_current
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, NotFound, Unavailable
 from registry.inputs import SnapshotDraft
 from registry.json_text import to_json_text
-from registry.models import LakeTable, LedgerEntry, TableSnapshot
+from registry.models import LakeTable, TableSnapshot
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -190,10 +191,6 @@ class SnapshotRequests:
                 async with self._limiter:
                     return await step()
         raise AssertionError("retries end with a result or an error")
-
-
-async def ledger_entry(store: MetadataStore, component: str) -> LedgerEntry | None:
-    return next((found for found in await store.read_ledger() if found.component == component), None)
 
 
 async def covers(store: MetadataStore, updater: str, stamp: Stamp, position: Position) -> bool:

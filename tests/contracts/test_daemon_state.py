@@ -11,7 +11,7 @@ import pytest
 from registry.contract import MetadataStore
 from registry.errors import Fenced, Invalid
 from registry.json_text import JsonText
-from registry.models import DaemonLease, DatabaseTime, LedgerEntry
+from registry.models import DaemonLease, DatabaseTime, LedgerEntry, RunningDaemon
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused
 from tests.contracts.contents import unchanged
 from tests.doubles.clock import ManualClock
@@ -20,9 +20,11 @@ TTL = 1_000
 
 TABLES = JsonText('["table_files"]')
 
+DAEMON = RunningDaemon("host:7:ab", "astha", "host", 7, "standby", "sqlite", JsonText('["compactor"]'), "0.1", 1, 2)
+
 
 def _entry(component: str, position: int | None = 1) -> LedgerEntry:
-    return LedgerEntry(component, position, JsonText('{"last":1}'), TABLES, "live", False, None, 1)
+    return LedgerEntry(component, position, JsonText('{"last":1}'), TABLES, "live", False, None, 1, "astha")
 
 
 async def _lead(store: MetadataStore, holder: str = "one") -> DaemonLease:
@@ -110,8 +112,8 @@ async def test_a_renewal_keeps_the_epoch_and_a_paused_leader_is_fenced(
 async def test_all_columns_of_the_ledger_are_stored(store: MetadataStore) -> None:
     lease = await _lead(store)
     entries = [
-        LedgerEntry("a", None, None, TABLES, "broken", True, "it's down", 5),
-        LedgerEntry("b", 2**62, JsonText('{"running":[1],"xmax":2}'), TABLES, "live", False, None, 6),
+        LedgerEntry("a", None, None, TABLES, "broken", True, "it's down", 5, "astha"),
+        LedgerEntry("b", 2**62, JsonText('{"running":[1],"xmax":2}'), TABLES, "live", False, None, 6, "astha"),
     ]
     await store.write_ledger(entries[::-1], lease)
     assert await store.read_ledger() == entries
@@ -120,11 +122,49 @@ async def test_all_columns_of_the_ledger_are_stored(store: MetadataStore) -> Non
     )
     await store.write_ledger([changed], lease)
     assert await store.read_ledger() == [changed, entries[1]]
-    await store.forget_component("a")
-    await store.forget_component("a")
+    await store.forget_component("other", "a")
+    assert len(await store.read_ledger()) == 2
+    await store.forget_component("astha", "a")
+    await store.forget_component("astha", "a")
     assert await store.read_ledger() == [entries[1]]
     async with unchanged(store):
         await store.write_ledger([], lease)
+
+
+async def test_groups_have_their_own_leases_epochs_and_ledgers(store: MetadataStore) -> None:
+    first = await _lead(store)
+    for _ in range(3):
+        second = await store.take_daemon_lease("other", "two", TTL)
+    assert second is not None
+    assert (first.epoch, second.epoch) == (1, 3)
+    ours, theirs = _entry("compactor", 7), msgspec.structs.replace(_entry("compactor", 9), group="other")
+    await store.write_ledger([ours], first)
+    await store.write_ledger([theirs], second)
+    assert await store.read_ledger("astha") == [ours]
+    assert await store.read_ledger("other") == [theirs]
+    assert await store.read_ledger() == [ours, theirs]
+    assert await store.read_ledger("third") == []
+    async with unchanged(store):
+        with pytest.raises(Invalid, match="must be the group of the lease, astha"):
+            await store.write_ledger([_entry("a"), theirs], first)
+    await store.forget_component("astha", "compactor")
+    assert await store.read_ledger() == [theirs]
+
+
+async def test_running_daemons(store: MetadataStore, clock: ManualClock) -> None:
+    other = msgspec.structs.replace(DAEMON, holder="a:1:x", group="other", role="standby", seen_at=clock.now_ms())
+    await store.record_daemon(other)
+    await store.record_daemon(DAEMON)
+    assert await store.list_daemons() == [DAEMON, other]
+    later = msgspec.structs.replace(DAEMON, role="leader", components=JsonText("[]"), seen_at=clock.now_ms() - 5)
+    await store.record_daemon(later)
+    assert await store.list_daemons() == [later, other]
+    assert await store.prune_daemons(5) == 0
+    assert await store.prune_daemons(4) == 1
+    assert await store.list_daemons() == [other]
+    await store.forget_daemon("nobody")
+    await store.forget_daemon(other.holder)
+    assert await store.list_daemons() == []
 
 
 async def test_source_identity(store: MetadataStore, clock: ManualClock) -> None:
@@ -156,19 +196,30 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
             await refused(store.get_source_identity(name), "name", name)
             await refused(store.record_source_identity(name, "x"), "name", name)
             await refused(store.ensure_source_identity(name, "x"), "name", name)
-            await refused(store.forget_component(name), "component", name)
+            await refused(store.forget_component("astha", name), "component", name)
+            await refused(store.forget_component(name, "a"), "group", name)
+            await refused(store.record_daemon(msgspec.structs.replace(DAEMON, group=name)), "group", name)
+            if name is not None:
+                await refused(store.read_ledger(name), "group", name)
             await refused(store.write_ledger([_entry("a"), _entry(name)], lease), "component", name)
         for number in [*BAD_COUNTS, 0]:
             await refused(store.take_daemon_lease("astha", "one", number), "ttl_ms", number)
             await refused(store.renew_daemon_lease(lease, number), "ttl_ms", number)
         for number in BAD_COUNTS:
+            await refused(store.record_daemon(msgspec.structs.replace(DAEMON, pid=number)), "pid", number)
+            await refused(store.prune_daemons(number), "not_seen_for_ms", number)
             await refused(store.write_ledger([_entry("a"), _entry("b", number)], lease), "position", number)
         for text in ("", "nul\0", "\ud800"):
             await refused(store.take_daemon_lease("astha", text, TTL), "holder", text)
+            await refused(store.record_daemon(msgspec.structs.replace(DAEMON, holder=text)), "holder", text)
+            await refused(store.forget_daemon(text), "holder", text)
             await refused(store.record_source_identity("registry", text), "identity", text)
             if text:
                 bad = msgspec.structs.replace(_entry("a"), reason=text)
                 await refused(store.write_ledger([bad], lease), "reason", text)
+        await refused(store.record_daemon(msgspec.structs.replace(DAEMON, role="boss")), "role", "boss")
+        with pytest.raises(Invalid):
+            await store.record_daemon(msgspec.structs.replace(DAEMON, components=JsonText("[")))
         with pytest.raises(Invalid, match="ttl_ms"):
             await store.take_daemon_lease("astha", "one", 2**63 - 1)
         with pytest.raises(Invalid):

@@ -1,4 +1,7 @@
-"""The contract of `astha.sources.contract.Source`, on each backend."""
+"""The contract of `astha.sources.contract.Source`: the source of each backend, and followers of it on each transport.
+
+Tests of what only a database or a log can do say so with `direct_only` or `not_live`.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,42 @@ import msgspec
 import pytest
 
 from astha.events import Operation, Transaction
+from astha.sources.contract import Source
 from astha.sources.limits import TransactionLimits
 from registry.contract import MetadataStore
 from registry.inputs import FileDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
 from registry.models import PUBLISHED, ConsumerGroup, Partition, Row, Segment, TableFile, Topic
 from registry.position import Position
+from tests.fixtures.followers import FollowDirect
 from tests.fixtures.rows import extreme_rows
-from tests.fixtures.sources import EVERYTHING, Raw, SourceOf, SourceReader
+from tests.fixtures.sources import EVERYTHING, START, Raw, SourceOf, SourceReader
+from tests.fixtures.stores import OpenStore
+
+direct_only = pytest.mark.parametrize("transport", ["direct"], indirect=True)
+not_live = pytest.mark.parametrize("transport", ["direct", "kafka"], indirect=True)
+
+
+@pytest.fixture(params=["direct", "kafka", "mqtt"])
+def transport(request: pytest.FixtureRequest) -> FollowDirect | None:
+    """How changes reach the source: from the database, or in the stream of a daemon that reads the database."""
+    if request.param == "direct":
+        return None
+    follow: FollowDirect = request.getfixturevalue(f"follow_{request.param}")
+    return follow
+
+
+@pytest.fixture
+async def source_of(transport: FollowDirect | None, source_of: SourceOf, opened: OpenStore) -> SourceOf:
+    if transport is None:
+        return source_of
+    follow = transport
+
+    async def make(url: str, acknowledged: Position = START, limits: TransactionLimits | None = None) -> Source:
+        direct = await source_of(url, acknowledged)
+        return await follow(direct, await opened(url), acknowledged, None if limits is None else limits.size_bytes)
+
+    return make
 
 
 def insert_group(name: str) -> str:
@@ -139,6 +170,7 @@ async def test_changes_of_unsubscribed_tables_only_move_the_position(
     assert transaction.commit.count == 1
 
 
+@direct_only  # the limit on events is the leader's: its sink refreshes, and followers get a gap
 async def test_a_transaction_beyond_the_limits_only_names_its_tables(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
@@ -207,11 +239,13 @@ async def test_a_restart_continues_after_the_acknowledged_position(
     assert second.gaps == []
 
 
+@not_live  # nothing is kept for a follower over MQTT: its components refresh
 async def test_a_reopened_stream_repeats_unacknowledged_transactions(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
     source = await source_of(registry_url)
     async with SourceReader(source) as first:
+        await first.until(lambda: bool(first.starts), "the start")  # a follower keeps earlier ones, and repeats them
         await writer.create_topic("a", 1)
         await writer.create_topic("b", 1)
         await first.reach(await writer.position())
@@ -269,6 +303,7 @@ async def test_a_swap_of_files_is_one_transaction(
     assert {"tables", "table_stats"} < transaction.tables
 
 
+@direct_only  # it is the leader that reads the transaction
 @pytest.mark.slow
 async def test_a_million_rows_in_one_transaction_are_not_kept_in_memory(
     registry_url: str, writer: MetadataStore, raw: Raw, source_of: SourceOf

@@ -63,9 +63,9 @@ class SmallRegistry(FakeRegistry):
             seen = Position(self.last - self.step)
         yield FakeSnapshot({kind: list(rows.values()) for kind, rows in self.rows.items()}, seen)
 
-    async def read_ledger(self) -> list[LedgerEntry]:
+    async def read_ledger(self, group: str | None = None) -> list[LedgerEntry]:
         self._answer()
-        return list(self.ledger.values())
+        return [entry for entry in self.ledger.values() if group in (None, entry.group)]
 
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
         self._answer()

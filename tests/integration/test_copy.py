@@ -21,7 +21,16 @@ from registry.errors import Conflict
 from registry.inputs import CompactionDraft, FileDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
 from registry.migrate import migrate
-from registry.models import LAKE_IDENTITY, PUBLISHED, UNPUBLISHED, DaemonLease, LedgerEntry, Segment, SourceIdentity
+from registry.models import (
+    LAKE_IDENTITY,
+    PUBLISHED,
+    UNPUBLISHED,
+    DaemonLease,
+    LedgerEntry,
+    RunningDaemon,
+    Segment,
+    SourceIdentity,
+)
 from tests.integration.registries import NewUrl, contents, copy_server, fill, new_url
 
 __all__ = ["copy_server", "new_url"]  # fixtures
@@ -47,7 +56,7 @@ async def opened() -> AsyncIterator[Open]:
 
 
 def test_everything_but_the_daemons_state_is_copied() -> None:
-    assert set(COPIED) == {*PUBLISHED, *UNPUBLISHED} - {LedgerEntry, DaemonLease, SourceIdentity}
+    assert set(COPIED) == {*PUBLISHED, *UNPUBLISHED} - {LedgerEntry, DaemonLease, RunningDaemon, SourceIdentity}
 
 
 async def test_a_copy_back_is_equal_row_by_row(new_url: NewUrl, opened: Open) -> None:
@@ -180,11 +189,14 @@ async def test_a_target_that_is_not_empty_is_refused(new_url: NewUrl, opened: Op
 
 
 @pytest.mark.parametrize("to_kind", ["sqlite", "postgres"])
-async def test_ledger_and_daemon_lease_are_not_copied(new_url: NewUrl, opened: Open, to_kind: str) -> None:
+async def test_ledger_and_daemons_are_not_copied(new_url: NewUrl, opened: Open, to_kind: str) -> None:
     url = new_url("sqlite")
     source, target = await opened(url), await opened(new_url(to_kind))
     with sync_engine(parse_url(url), StoreSettings()).connect() as connection:
-        connection.execute(text("INSERT INTO ledger VALUES ('iceberg', 7, NULL, '[]', 'live', 0, NULL, 1)"))
+        connection.execute(text("INSERT INTO ledger VALUES ('iceberg', 7, NULL, '[]', 'live', 0, NULL, 1, 'astha')"))
+        connection.execute(
+            text("INSERT INTO daemons VALUES ('me', 'astha', 'h', 1, 'leader', 'sqlite', '[]', '1', 1, 1)")
+        )
         connection.execute(text("INSERT INTO daemon_lease VALUES ('daemon', 'me', 3, 1, 2)"))
         connection.execute(text("INSERT INTO source_identity VALUES ('astha', '1/1', 1)"))
 

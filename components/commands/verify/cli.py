@@ -80,7 +80,6 @@ def verify_command(
         repair_statistics=repair_statistics,
         parallel=parallel,
         timeout_s=timeout_s,
-        lease=settings.lease.name,
     )
     started = monotonic()
     with table_progress(quiet=as_json, unit="files") as progress:

@@ -82,15 +82,12 @@ class SettledDiffs(msgspec.Struct):
 
 
 class DiffSettler:
-    """Waits for the updater until `deadline`, by the monotonic clock. `lease` is the name that daemons share."""
+    """Waits for the updater until `deadline`, by the monotonic clock."""
 
-    def __init__(
-        self, store: MetadataStore, reader: IcebergReader, clock: LoopClock, lease: str, deadline: float
-    ) -> None:
+    def __init__(self, store: MetadataStore, reader: IcebergReader, clock: LoopClock, deadline: float) -> None:
         self._store = store
         self._reader = reader
         self._clock = clock
-        self._lease = lease
         self._deadline = deadline
 
     async def settle(self, table_ids: list[int]) -> SettledDiffs:
@@ -99,7 +96,7 @@ class DiffSettler:
         until = await self._store.position()
         candidates = {table_id: compared.diff for table_id, compared in last.items() if compared.diff}
         while True:
-            updater = await read_updater(self._store, self._lease, self._clock)
+            updater = await read_updater(self._store, self._clock)
             troubled = await read_failing_tables(self._store)  # after the ledger, because it is written before
             passed = updater.has_passed(until)
             failing = {table_id for table_id, trouble in troubled.items() if trouble.attempts}
@@ -131,7 +128,7 @@ class DiffSettler:
         candidates = await self._unregistered()
         until = await self._store.position()
         while candidates:
-            updater = await read_updater(self._store, self._lease, self._clock)
+            updater = await read_updater(self._store, self._clock)
             is_final = updater.has_passed(until) or not updater.is_worth_waiting_for or self._is_late
             again = await self._unregistered()
             candidates = {table_id: name for table_id, name in candidates.items() if table_id in again}

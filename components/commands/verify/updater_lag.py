@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from components.lib.ledger_entry import ledger_entry
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.models import LedgerEntry
@@ -55,8 +56,9 @@ class UpdaterProgress(msgspec.Struct, frozen=True):
         return self.entry is not None and self.entry.state == _PAUSED
 
 
-async def read_updater(store: MetadataStore, lease: str, clock: Clock) -> UpdaterProgress:
-    found = await store.get_daemon_lease(lease)
-    entries = {entry.component: entry for entry in await store.read_ledger()}
-    daemon = found is not None and found.expires_at > clock.now_ms() - _LATE_MS
-    return UpdaterProgress(entries.get(COMPONENT), daemon, await store.position())
+async def read_updater(store: MetadataStore, clock: Clock) -> UpdaterProgress:
+    """Finds the updater in any group of daemons."""
+    entry = await ledger_entry(store, COMPONENT)
+    lease = None if entry is None else await store.get_daemon_lease(entry.group)
+    daemon = lease is not None and lease.expires_at > clock.now_ms() - _LATE_MS
+    return UpdaterProgress(entry, daemon, await store.position())

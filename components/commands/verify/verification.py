@@ -31,16 +31,13 @@ _TAG_COMPARISONS = 3
 
 
 class VerifyOptions(msgspec.Struct, frozen=True):
-    """`timeout_s` limits the wait for the updater in total, and reading the metadata of one table; `lease` is the name
-    that daemons share.
-    """
+    """`timeout_s` limits the wait for the updater in total, and reading the metadata of one table."""
 
     files: bool = False
     checksums: bool = False
     repair_statistics: bool = False
     parallel: int = 8
     timeout_s: float = 120.0
-    lease: str = "astha"
 
 
 class Verification:
@@ -69,7 +66,7 @@ class Verification:
         Raises `CatalogUnavailable` or `Unavailable` if the catalog or the registry does not answer.
         """
         deadline = self._clock.monotonic() + self._options.timeout_s
-        settler = DiffSettler(self._store, self._reader, self._clock, self._options.lease, deadline)
+        settler = DiffSettler(self._store, self._reader, self._clock, deadline)
         registered = await self._read_registered(wanted)
         suspects = [table for table in registered.values() if table.is_iceberg and not await self._is_equal(table)]
         for batch in batches(suspects, _MAX_FILES):

@@ -215,13 +215,14 @@ WRITE_LEDGER = text(
 WITH held AS MATERIALIZED (
     SELECT epoch FROM daemon_lease WHERE name = :name AND holder = :holder AND epoch = :epoch FOR SHARE
 ), written AS (
-    INSERT INTO ledger (component, position, refresh_visibility, tables, state, refresh_owed, reason, updated_at)
+    INSERT INTO ledger
+        (component, position, refresh_visibility, tables, state, refresh_owed, reason, updated_at, "group")
     SELECT entry.* FROM held, unnest(
         CAST(:component AS text[]), CAST(:position AS bigint[]), CAST(:refresh_visibility AS json[]),
         CAST(:tables AS json[]), CAST(:state AS text[]), CAST(:refresh_owed AS bool[]), CAST(:reason AS text[]),
-        CAST(:updated_at AS bigint[])
+        CAST(:updated_at AS bigint[]), CAST(:group AS text[])
     ) AS entry
-    ON CONFLICT (component) DO UPDATE
+    ON CONFLICT ("group", component) DO UPDATE
     SET position = excluded.position, refresh_visibility = excluded.refresh_visibility, tables = excluded.tables,
         state = excluded.state, refresh_owed = excluded.refresh_owed, reason = excluded.reason,
         updated_at = excluded.updated_at

@@ -1,18 +1,21 @@
-"""The daemon's own state: the leader's lease, the ledger of components, the identity of the source."""
+"""The daemons' own state: leases, the ledger of components, running daemons, the identity of the source."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, delete, false, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from registry import validation
-from registry.errors import Conflict, Fenced
-from registry.models import DaemonLease, LedgerEntry, SourceIdentity
-from registry.schema import daemon_lease, ledger, source_identity
+from registry.errors import Conflict, Fenced, Invalid
+from registry.models import DaemonLease, DaemonRole, LedgerEntry, RunningDaemon, SourceIdentity
+from registry.schema import daemon_lease, daemons, ledger, source_identity
 from registry.stores.sql.base import SqlBase, select_rows
+
+_LEDGER_VALUES = [name for name in LedgerEntry.__struct_fields__ if name not in LedgerEntry.key]
 
 
 class SqlDaemonState(SqlBase):
@@ -54,12 +57,16 @@ class SqlDaemonState(SqlBase):
         validation.name("name", name)
         return await self._row(DaemonLease, select_rows(DaemonLease).where(daemon_lease.c.name == name))
 
-    async def read_ledger(self) -> list[LedgerEntry]:
-        return await self._rows(LedgerEntry, select_rows(LedgerEntry).order_by(ledger.c.component))
+    async def read_ledger(self, group: str | None = None) -> list[LedgerEntry]:
+        query = select_rows(LedgerEntry).order_by(ledger.c.group, ledger.c.component)
+        if group is not None:
+            validation.name("group", group)
+            query = query.where(ledger.c.group == group)
+        return await self._rows(LedgerEntry, query)
 
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
         for entry in entries:
-            _check_entry(entry)
+            _check_entry(entry, lease)
         if entries and not await self._write_entries(entries, lease):
             raise Fenced(f"another daemon holds the lease {lease.name!r}")
 
@@ -72,16 +79,40 @@ class SqlDaemonState(SqlBase):
             statement = self._insert(ledger)
             await connection.execute(
                 statement.on_conflict_do_update(
-                    index_elements=[ledger.c.component],
-                    set_={name: statement.excluded[name] for name in LedgerEntry.__struct_fields__[1:]},
+                    index_elements=[ledger.c.group, ledger.c.component],
+                    set_={name: statement.excluded[name] for name in _LEDGER_VALUES},
                 ),
                 [msgspec.structs.asdict(entry) for entry in entries],
             )
         return True
 
-    async def forget_component(self, component: str) -> None:
+    async def forget_component(self, group: str, component: str) -> None:
+        validation.name("group", group)
         validation.name("component", component)
-        await self._write(delete(ledger).where(ledger.c.component == component))
+        await self._write(delete(ledger).where(ledger.c.group == group, ledger.c.component == component))
+
+    async def record_daemon(self, daemon: RunningDaemon) -> None:
+        _check_daemon(daemon)
+        values = msgspec.structs.asdict(daemon)
+        statement = self._insert(daemons).values(values)
+        await self._write(
+            statement.on_conflict_do_update(
+                index_elements=[daemons.c.holder],
+                set_={name: statement.excluded[name] for name in values if name != "holder"},
+            )
+        )
+
+    async def list_daemons(self) -> list[RunningDaemon]:
+        query = select_rows(RunningDaemon).order_by(daemons.c.group, daemons.c.holder)
+        return await self._rows(RunningDaemon, query)
+
+    async def forget_daemon(self, holder: str) -> None:
+        validation.non_empty("holder", holder)
+        await self._write(delete(daemons).where(daemons.c.holder == holder))
+
+    async def prune_daemons(self, not_seen_for_ms: int) -> int:
+        validation.integer("not_seen_for_ms", not_seen_for_ms)
+        return await self._write(delete(daemons).where(daemons.c.seen_at < self._clock.now_ms() - not_seen_for_ms))
 
     async def get_source_identity(self, name: str) -> SourceIdentity | None:
         validation.name("name", name)
@@ -111,14 +142,25 @@ class SqlDaemonState(SqlBase):
         return self._insert(source_identity).values(values)
 
 
-def _check_entry(entry: LedgerEntry) -> None:
+def _check_entry(entry: LedgerEntry, lease: DaemonLease) -> None:
     validation.name("component", entry.component)
+    if entry.group != lease.name:
+        raise Invalid("group", entry.group, f"must be the group of the lease, {lease.name}")
     validation.optional("position", entry.position, validation.integer)
     validation.optional("refresh_visibility", entry.refresh_visibility, validation.non_empty)
     validation.non_empty("state", entry.state)
     validation.boolean("refresh_owed", entry.refresh_owed)
     validation.optional("reason", entry.reason, validation.text)
     validation.integer("updated_at", entry.updated_at)
+
+
+def _check_daemon(daemon: RunningDaemon) -> None:
+    validation.name("group", daemon.group)
+    for field in ("holder", "host", "source", "version"):
+        validation.non_empty(field, getattr(daemon, field))
+    validation.one_of("role", daemon.role, get_args(DaemonRole))
+    for field in ("pid", "started_at", "seen_at"):
+        validation.integer(field, getattr(daemon, field))
 
 
 def _unchanged(lease: DaemonLease | None) -> ColumnElement[bool]:

@@ -92,6 +92,8 @@ VIOLATIONS = [
     "UPDATE table_snapshots SET summary = 'x'",
     "UPDATE ledger SET refresh_visibility = 'x'",
     "UPDATE daemon_lease SET epoch = 0",
+    "UPDATE daemons SET role = 'boss'",
+    "UPDATE daemons SET components = 'x'",
     "UPDATE files_awaiting_deletion SET file = 'x'",
     "UPDATE compactions SET input_files = -1",
     "UPDATE compactions SET input_bytes = -1",
@@ -133,6 +135,7 @@ VIOLATIONS = [
     "tag, NULL, 0, 0 FROM table_snapshots",
     "INSERT INTO ledger SELECT * FROM ledger",
     "INSERT INTO daemon_lease SELECT * FROM daemon_lease",
+    "INSERT INTO daemons SELECT * FROM daemons",
     "INSERT INTO source_identity SELECT * FROM source_identity",
     "INSERT INTO upload_intents SELECT * FROM upload_intents",
     "INSERT INTO files_awaiting_deletion SELECT id + 1, table_id, file_path, 0, reason, file, 0 "

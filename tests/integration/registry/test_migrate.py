@@ -25,7 +25,7 @@ from tests.fixtures.databases import Backend, MakeDatabase
 from tests.integration.registry.schema_catalog import catalog, without
 from tests.samples import ONE_OF_EACH, TABLE
 
-HEAD = "0007"
+HEAD = "0008"
 ICEBERG = {"iceberg_tables", "iceberg_namespace_properties"}
 
 
@@ -142,8 +142,8 @@ async def test_the_ledger_keeps_its_rows_under_the_new_column_name(new_database:
     _execute(url, f"INSERT INTO ledger VALUES ('one', 42, '{visibility}', '[]', 'live', {yes}, NULL, 7)")
     _execute(url, f"INSERT INTO ledger VALUES ('two', NULL, NULL, '[]', 'live', {no}, NULL, 8)")
     entries = [
-        LedgerEntry("one", 42, JsonText(visibility), JsonText("[]"), "live", True, None, 7),
-        LedgerEntry("two", None, None, JsonText("[]"), "live", False, None, 8),
+        LedgerEntry("one", 42, JsonText(visibility), JsonText("[]"), "live", True, None, 7, "astha"),
+        LedgerEntry("two", None, None, JsonText("[]"), "live", False, None, 8, "astha"),
     ]
     for _ in range(2):
         migrate(url)
@@ -153,6 +153,37 @@ async def test_the_ledger_keeps_its_rows_under_the_new_column_name(new_database:
         migrate(url, revision="0006")
         assert catalog(url) == before
     assert len(_rows(url, "SELECT place FROM ledger WHERE place IS NOT NULL")) == 1
+
+
+async def test_the_ledgers_rows_become_those_of_the_default_group(new_database: MakeDatabase) -> None:
+    url = new_database()
+    migrate(url, revision="0007")
+    before = catalog(url)
+    no = "0" if url.startswith("sqlite") else "false"
+    _execute(url, f"INSERT INTO ledger VALUES ('one', 42, '{{}}', '[]', 'live', {no}, 'why', 7)")
+    kept = LedgerEntry("one", 42, JsonText("{}"), JsonText("[]"), "live", False, "why", 7, "astha")
+    for _ in range(2):
+        migrate(url)
+        store = await open_store(url)
+        lease = await store.take_daemon_lease("other", "me", 1_000)
+        assert lease is not None
+        other = LedgerEntry("one", 1, None, JsonText("[]"), "live", False, None, 8, "other")
+        await store.write_ledger([other], lease)
+        assert await store.read_ledger() == [kept, other]
+        await store.close()
+        migrate(url, revision="0007")
+        assert catalog(url) == before
+        assert _rows(url, "SELECT component, position, reason FROM ledger") == [("one", 42, "why")]
+
+
+def test_the_migration_of_the_ledger_keeps_privileges(postgres_url: str) -> None:
+    """A daemon's role would otherwise lose the table that it needs most."""
+    migrate(postgres_url, revision="0007")
+    _execute(postgres_url, "GRANT SELECT, INSERT ON ledger TO PUBLIC")
+    migrate(postgres_url)
+    found = _rows(postgres_url, "SELECT privilege_type FROM information_schema.table_privileges "
+                                "WHERE table_name = 'ledger' AND grantee = 'PUBLIC' ORDER BY 1")  # fmt: skip
+    assert found == [("INSERT",), ("SELECT",)]
 
 
 async def test_a_downgrade_with_rows_in_every_table(new_database: MakeDatabase) -> None:
@@ -251,14 +282,14 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
 
 async def test_an_older_schema_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code pretends to have a later version."""
-    monkeypatch.setattr("registry.migrate._head", lambda: "0008")
-    with pytest.raises(SchemaMismatch, match=r"schema 0007, older than 0008: run `astha registry migrate`"):
+    monkeypatch.setattr("registry.migrate._head", lambda: "0009")
+    with pytest.raises(SchemaMismatch, match=r"schema 0008, older than 0009: run `astha registry migrate`"):
         await open_store(url)
 
 
 def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     url = new_database()
-    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, 0007, base and head"):
+    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, 0007, 0008, base and head"):
         migrate(url, revision="0815")
     assert status(url).state == "missing"
 

@@ -74,7 +74,7 @@ class Stage:
     def __init__(self, ttl_s: float = 10.0) -> None:
         self.clock = ManualClock()
         self.office = LeaseOffice(self.clock)
-        self.settings = LeaseSettings(name="astha", ttl_s=ttl_s)
+        self.settings = LeaseSettings(ttl_s=ttl_s)
         self.one, self.two = self.daemon("one"), self.daemon("two")
 
     def daemon(self, holder: str) -> Leadership:

@@ -220,7 +220,7 @@ async def opened_lake(opened: OpenStore, sqlite_directory: Path, clock: ManualCl
             if ledger:  # as after the updater's refresh in a daemon
                 lease = await made.store.take_daemon_lease("astha", "test", 60_000)
                 assert lease is not None
-                entry = LedgerEntry("iceberg_updater", None, None, JsonText("[]"), "live", False, None, 0)
+                entry = LedgerEntry("iceberg_updater", None, None, JsonText("[]"), "live", False, None, 0, "astha")
                 await made.store.write_ledger([entry], lease)
             await made.updater.start()
             stack.push_async_callback(made.updater.stop)

@@ -209,7 +209,7 @@ async def test_the_updaters_ledger_entry_decides(lake: Lake) -> None:
     assert lease is not None
 
     async def enter(position: int | None, owed: bool) -> None:
-        entry = LedgerEntry("iceberg_updater", position, None, "[]", "live", owed, "slow", 0)  # type: ignore[arg-type]
+        entry = LedgerEntry("iceberg_updater", position, None, "[]", "live", owed, "slow", 0, "astha")  # type: ignore[arg-type]
         await lake.store.write_ledger([entry], lease)
 
     maintenance = maintenance_of(lake)

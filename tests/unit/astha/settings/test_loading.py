@@ -45,6 +45,32 @@ def test_the_environment_overrides_the_file_and_a_flag_overrides_both(
     assert (settings.lease.ttl_s, settings.log.level) == (4.0, "debug")
 
 
+def test_the_slot_follows_the_group_unless_it_is_set(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (load_settings().group, load_settings().source.slot) == ("astha", "astha")
+    config.write_text("group: astha\nsource: {status_interval_s: 2}\n")
+    assert load_settings(config).source.slot == "astha"
+    monkeypatch.setenv("ASTHA_GROUP", "reports")
+    settings = load_settings(config)
+    assert (settings.group, settings.source.slot, settings.source.status_interval_s) == ("reports", "astha_reports", 2)
+    config.write_text("source: {slot: mine}\n")
+    assert load_settings(config).source.slot == "mine"
+    assert load_settings(config, {"group": "other"}).group == "other"
+    longest = load_settings(flags={"group": "a" * 50}).source.slot
+    assert PostgresSourceSettings(slot=longest).slot == longest
+
+
+@pytest.mark.parametrize("name", ["", "A", "a-b", "a/b", "1a", "ä", "a" * 51])
+def test_a_groups_name_is_part_of_a_slots_name(name: str) -> None:
+    with pytest.raises(ConfigError, match="command line: group"):
+        load_settings(flags={"group": name})
+
+
+def test_the_lease_has_no_name_of_its_own(config: Path) -> None:
+    config.write_text("lease: {name: astha}\n")
+    with pytest.raises(ConfigError, match=r"there is no setting 'lease.name'"):
+        load_settings(config)
+
+
 def test_the_file_may_be_named_by_the_environment_and_may_be_empty(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

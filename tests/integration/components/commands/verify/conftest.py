@@ -72,7 +72,7 @@ class Stage:
         lease = await self.past.take_daemon_lease("astha", "test", 1)
         assert lease is not None
         owes = position is None
-        entry = LedgerEntry("iceberg_updater", position, None, to_json_text([]), state, owes, reason, 0)
+        entry = LedgerEntry("iceberg_updater", position, None, to_json_text([]), state, owes, reason, 0, "astha")
         await self.past.write_ledger([entry], lease)
 
     def load(self, table: LakeTable) -> Table:

@@ -11,7 +11,7 @@ from registry.position import Position
 def state(
     position: int | None = 10, *, lane: str = "live", owed: bool = False, reason: str | None = None, daemon: bool = True
 ) -> UpdaterProgress:
-    entry = LedgerEntry("iceberg_updater", position, None, to_json_text([]), lane, owed, reason, 0)
+    entry = LedgerEntry("iceberg_updater", position, None, to_json_text([]), lane, owed, reason, 0, "astha")
     return UpdaterProgress(entry, daemon, Position(12))
 
 

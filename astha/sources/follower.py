@@ -1,0 +1,139 @@
+"""What both transports of a transaction stream share: from payloads to batches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable
+
+import structlog
+
+from astha.backoff import Backoff
+from astha.clock import LoopClock
+from astha.events import Transaction
+from astha.sources.continuity import Continuity
+from astha.sources.contract import Batch, Gap, Progress, Started
+from registry.contract import MetadataStore
+from registry.errors import RegistryError
+from registry.position import Position
+
+log = structlog.get_logger(__name__)
+
+_RETRY = Backoff(initial_s=0.2, max_s=5.0)
+_SLICE_BYTES = 256 * 1024
+"""Decoded at once: about two milliseconds. Then other tasks run."""
+
+_ASK_EVERY_S = 1.0
+_QUIET_S = 5.0
+"""Without a heartbeat for this long the leader is reported as silent: it sends one every second by default."""
+
+
+class Follower:
+    """One stream of one group. The history that the components' positions belong to is kept in the registry."""
+
+    def __init__(self, store: MetadataStore, group: str, tables: frozenset[str], clock: LoopClock) -> None:
+        self._store = store
+        self._clock = clock
+        self._name = f"follower:{group}"
+        self.continuity = Continuity(tables)
+        self._heard = clock.monotonic()
+        self._asked = float("-inf")
+        self._heartbeats = 0
+
+    async def recorded_history(self) -> str | None:
+        async for attempt in _RETRY.retrying(self._clock, retry_on=_is_registry_error, on_retry=_log_retry):
+            with attempt:
+                found = await self._store.get_source_identity(self._name)
+        return None if found is None else found.identity
+
+    async def deliver(
+        self, records: Iterable[tuple[int, bytes]], taken: Callable[[int], None] | None = None
+    ) -> AsyncGenerator[Batch, None]:
+        """Yields what the records, each with its offset, allow to pass on. Calls `taken` after each record."""
+        continuity = self.continuity
+        ready: list[Transaction] = []
+        progress: Progress | None = None
+        size = 0
+        for offset, payload in records:
+            stale = continuity.stale
+            for batch in continuity.take(payload):
+                if isinstance(batch, Progress):
+                    progress = batch
+                    continue
+                if not isinstance(batch, (Gap, Started)):
+                    ready += batch
+                    progress = None
+                    continue
+                if ready:
+                    yield ready
+                    ready = []
+                yield batch
+                if isinstance(batch, Gap):
+                    await self._record_history()
+            if taken is not None:
+                taken(offset)
+            if continuity.stale > stale:
+                await self._check_registry()
+            size += len(payload)
+            if size > _SLICE_BYTES and ready:
+                yield ready
+                ready, size = [], 0
+        self._note_heartbeat()
+        if ready:
+            yield ready
+        if progress is not None:
+            yield progress
+
+    @property
+    def received(self) -> Position:
+        return self.continuity.position or Position(0)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the leader's last heartbeat."""
+        return self._clock.monotonic() - self._heard
+
+    @property
+    def trouble(self) -> str | None:
+        """Returns what keeps the follower from delivering, although it is connected."""
+        continuity = self.continuity
+        if self.silent_s > _QUIET_S:
+            return f"no heartbeat of the leader for {self.silent_s:.0f} s"
+        if continuity.synchronising and continuity.heartbeats:
+            return "waits until everything that it did not receive is visible in the registry"
+        return None
+
+    def _note_heartbeat(self) -> None:
+        if self.continuity.heartbeats != self._heartbeats:
+            self._heartbeats = self.continuity.heartbeats
+            self._heard = self._clock.monotonic()
+
+    async def _record_history(self) -> None:
+        """After the consumer has taken the Gap: a crash before finds it again."""
+        history = self.continuity.history
+        if history is None:
+            return
+        async for attempt in _RETRY.retrying(self._clock, retry_on=_is_registry_error, on_retry=_log_retry):
+            with attempt:
+                await self._store.record_source_identity(self._name, history)
+
+    async def _check_registry(self) -> None:
+        """A record of an earlier epoch is that of a deposed leader, unless the registry was restored."""
+        continuity, now = self.continuity, self._clock.monotonic()
+        if continuity.group is None or now - self._asked < _ASK_EVERY_S:
+            return
+        self._asked = now
+        try:
+            lease = await self._store.get_daemon_lease(continuity.group)
+        except RegistryError as error:
+            log.warning("lease of the leader can't be read; asked again at the next record", error=str(error))
+            return
+        if lease is not None and lease.epoch < continuity.epoch:
+            log.warning("registry was restored: its lease is older than the stream", epoch=lease.epoch)
+            continuity.restart(lease.epoch, "the registry was restored to an earlier state")
+
+
+def _is_registry_error(error: BaseException) -> bool:
+    return isinstance(error, RegistryError)
+
+
+def _log_retry(error: BaseException, _failures: int, wait_s: float) -> None:
+    log.warning("history of the stream can't be kept in the registry, retrying", error=str(error), wait_s=wait_s)
