@@ -10,11 +10,10 @@ import asyncio
 import structlog
 
 from astha.clock import LoopClock
-from astha.errors import ConfigError, Fenced
-from registry.clock import Unchanged
+from astha.errors import ConfigError, LeadershipLost
+from registry.clock import UnchangedTimer
 from registry.contract import MetadataStore
-from registry.errors import Fenced as RegistryFenced
-from registry.errors import RegistryError
+from registry.errors import Fenced, RegistryError
 from registry.models import DaemonLease
 
 log = structlog.get_logger(__name__)
@@ -47,7 +46,8 @@ class ChangeLogClaim:
     async def hold(self) -> None:
         """Takes the claim and renews it until cancelled, then releases it.
 
-        Raises ConfigError if another group renews it, which takes a few seconds to see, and Fenced if it was lost.
+        Raises ConfigError if another group renews it, which takes a few seconds to see, and LeadershipLost if it was
+        lost.
         """
         lease = None
         try:
@@ -56,7 +56,7 @@ class ChangeLogClaim:
             while True:
                 await self._clock.sleep(self._ttl_s / _RENEWALS_PER_TTL)
                 asked, lease = await self._renew(asked, lease)
-        except Fenced:
+        except LeadershipLost:
             lease = None
             raise
         finally:
@@ -67,7 +67,7 @@ class ChangeLogClaim:
     async def _take(self) -> tuple[float, DaemonLease]:
         first: DaemonLease | None = None
         other: DaemonLease | None = None
-        unchanged = Unchanged[DaemonLease](self._clock)
+        unchanged = UnchangedTimer[DaemonLease](self._clock)
         while True:
             asked = self._clock.monotonic()
             try:
@@ -90,12 +90,12 @@ class ChangeLogClaim:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 return now, await self._store.renew_daemon_lease(lease, self._ttl_ms)
-        except RegistryFenced as error:
-            raise Fenced("another daemon reads the change log") from error
+        except Fenced as error:
+            raise LeadershipLost("another daemon reads the change log") from error
         except (RegistryError, TimeoutError) as error:
             log.warning("the claim of the change log was not renewed", error=repr(error))
             if self._clock.monotonic() > asked + self._ttl_s * 0.9:  # clocks run at slightly different speeds
-                raise Fenced("the claim of the change log expired while the registry did not answer") from error
+                raise LeadershipLost("the claim of the change log expired while the registry did not answer") from error
             return asked, lease
 
     async def _release(self, lease: DaemonLease) -> None:

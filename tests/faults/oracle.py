@@ -32,8 +32,8 @@ from tests.waiting import eventually
 SETTLE_S = 120.0
 STRICT = [
     "-W", "error",
-    # kafka-python reads its schemas so.
-    "-W", "ignore:read_text is deprecated:DeprecationWarning", "-W", "ignore:open_text is deprecated:DeprecationWarning",
+    "-W", "ignore:read_text is deprecated:DeprecationWarning",  # by kafka-python
+    "-W", "ignore:open_text is deprecated:DeprecationWarning",
 ]  # fmt: skip
 
 

@@ -228,7 +228,7 @@ class ModelFollower:
         for event in batch.events:
             assert isinstance(event.data, ConsumerGroup)
             if self.strict:
-                before = None if event.before is None else event.before.created_at
+                before = event.before.created_at if isinstance(event.before, ConsumerGroup) else None
                 assert self.rows.get(event.data.group_id) == before, f"{event} over {self.rows}"
             self.rows[event.data.group_id] = event.data.created_at
         self.intake.queue.done()

@@ -110,7 +110,8 @@ async def test_status_of_all_groups_from_the_registry_alone(command: Astha, stor
     )
     components = {part["name"]: part for group in found["groups"] for part in group["components"]}
     assert [components[name]["lag"] for name in ("a", "b", "c")] == [0, 1_500, None]
-    assert {name: part["running"] for name, part in components.items()} == dict(a=True, b=True, c=False, d=False)
+    running = {name: part["running"] for name, part in components.items()}
+    assert running == {"a": True, "b": True, "c": False, "d": False}
     assert (components["c"]["state"], components["c"]["refresh_owed"]) == ("broken", True)
 
     shown = command("status", "--all")

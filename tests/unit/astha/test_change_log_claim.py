@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from astha.change_log_claim import CHANGE_LOG, ChangeLogClaim
-from astha.errors import ConfigError, Fenced
+from astha.errors import ConfigError, LeadershipLost
 from astha.tasks import cancel_and_wait
 from astha.testing import ManualClock
 from tests.unit.astha.test_leadership import LeaseOffice
@@ -54,7 +54,7 @@ async def test_a_successor_of_the_same_group_takes_the_claim_at_once(bench: Benc
     async with bench.holding(first) as old, bench.holding(second):
         assert second.held.is_set()
         await bench.clock.advance(10)
-        with pytest.raises(Fenced):
+        with pytest.raises(LeadershipLost):
             old.result()
         assert second.held.is_set()
 
@@ -99,6 +99,6 @@ async def test_a_registry_that_is_away_is_waited_for_and_then_the_claim_is_lost(
         await bench.clock.advance(5)
         assert not task.done()
         await bench.clock.advance(20)
-        with pytest.raises(Fenced):
+        with pytest.raises(LeadershipLost):
             task.result()
         assert not claim.held.is_set()

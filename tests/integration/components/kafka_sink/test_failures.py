@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,12 @@ from tests.kafka_reader import delete_topic, read_topic
 from tests.servers.kafka import KafkaBroker
 from tests.waiting import eventually
 
-IMPATIENT = {"acknowledge_timeout_s": 1.0, "request_timeout_s": 1.0, "connect_timeout_s": 1.0, "outage_tolerance_s": 0}
+IMPATIENT: dict[str, Any] = {
+    "acknowledge_timeout_s": 1.0,
+    "request_timeout_s": 1.0,
+    "connect_timeout_s": 1.0,
+    "outage_tolerance_s": 0,
+}
 
 
 @pytest.fixture
