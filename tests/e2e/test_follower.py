@@ -95,8 +95,12 @@ async def insert(store: MetadataStore, url: str, lake: LakeSettings, first: int)
     async with StorageManager(context) as manager:
         for number in range(first, first + INSERTS):
             ids = range(number * ROWS, (number + 1) * ROWS)
-            amounts = pa.array([row * 7 % 1000 for row in ids], pa.int64())
-            await manager.insert("shop.orders", pa.table({"id": pa.array(ids, pa.int64()), "amount": amounts}))
+            rows = {
+                "id": pa.array(ids, pa.int64()),
+                "kind": pa.array(["a kind"] * ROWS),
+                "amount": pa.array([row * 7 % 1000 for row in ids], pa.int64()),
+            }
+            await manager.insert("shop.orders", pa.table(rows))
 
 
 async def test_compaction_by_a_follower(daemons: TwoDaemons, url: str, lake: LakeSettings) -> None:
@@ -112,7 +116,7 @@ async def test_compaction_by_a_follower(daemons: TwoDaemons, url: str, lake: Lak
         return len(done) >= times and not running and all(one.file_count < 4 for one in stats)
 
     try:
-        schema = parse_definition({"columns": {"id": "long!", "amount": "long"}}).schema()
+        schema = parse_definition({"columns": {"id": "long!", "kind": "string!", "amount": "long"}}).schema()
         location = table_location(lake.warehouse, "shop", "orders")
         table = await store.create_table("shop", "orders", location, schema.draft())
         await asyncio.to_thread(until_updater_is_live, leader)
