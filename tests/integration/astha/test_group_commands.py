@@ -61,7 +61,7 @@ def settings_of(url: str, subscriptions: Path, components: str | None = None, gr
     return load_settings(flags={**flags, "daemon": {} if components is None else {"components": components}})
 
 
-def daemon_row(holder: str, group: str, *components: str, ago_s: float = 1.0, role: str = "leader") -> RunningDaemon:
+def daemon_row(holder: str, group: str, *components: str, ago_s: float = -600.0, role: str = "leader") -> RunningDaemon:
     now = time.time_ns() // 1_000_000
     listed = to_json_text(list(components))
     return RunningDaemon(holder, group, "host-1", 42, role, "kafka", listed, "0.1", now, now - int(ago_s * 1000))  # type: ignore[arg-type]
@@ -110,8 +110,7 @@ async def test_status_of_all_groups_from_the_registry_alone(command: Astha, stor
     )
     components = {part["name"]: part for group in found["groups"] for part in group["components"]}
     assert [components[name]["lag"] for name in ("a", "b", "c")] == [0, 1_500, None]
-    running = {name: part["running"] for name, part in components.items()}
-    assert running == {"a": True, "b": True, "c": False, "d": False}
+    assert {name for name, part in components.items() if part["running"]} == {"a", "b"}
     assert (components["c"]["state"], components["c"]["refresh_owed"]) == ("broken", True)
 
     shown = command("status", "--all")
@@ -121,10 +120,8 @@ async def test_status_of_all_groups_from_the_registry_alone(command: Astha, stor
     assert any(line[:4] == ["leader", "host-1", "42", "kafka"] for line in lines)
     assert any(line[:1] == ["gone"] and "as leader" in " ".join(line) for line in lines)
     assert any(line[:3] == ["b", "live", "1,500"] for line in lines)
-    assert any(
-        line[:5] == ["c", "not", "running,", "was", "broken,"] and line[-4:] == ["the", "catalog", "is", "full"]
-        for line in lines
-    )
+    broken = ["c", "not", "running,", "was", "broken,", "owes", "a", "refresh"]
+    assert any(line[:8] == broken and line[-4:] == ["the", "catalog", "is", "full"] for line in lines)
     assert ["no", "daemon", "runs"] in lines
 
 
