@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from registry.embedded_postgres import free_port
 from tests.servers.jars import Jar, JarsMissing, fetch, java
-from tests.servers.process import ServerProcess
+from tests.servers.process import Server, ServerProcess
 
 ICEBERG = "1.11.0"
 
@@ -35,7 +33,7 @@ _FIXTURES = (
 _START_S = 90.0
 
 
-class RestCatalogServer:
+class RestCatalogServer(Server):
     """Listens on loopback. Its content survives `kill` and another `start`, on the same port."""
 
     def __init__(self, directory: Path, warehouse: str) -> None:
@@ -43,15 +41,6 @@ class RestCatalogServer:
         self._warehouse = warehouse
         self._port = free_port()
         self._process = ServerProcess("the REST catalog", directory / "rest-catalog.log")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def uri(self) -> str:
@@ -75,12 +64,6 @@ class RestCatalogServer:
         command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", _class_path()]
         command.append("org.apache.iceberg.rest.RESTCatalogServer")
         self._process.start(command, environment, self._answers, _START_S)
-
-    def stop(self) -> None:
-        self._process.stop()
-
-    def kill(self) -> None:
-        self._process.kill()
 
     def _answers(self) -> bool:
         try:

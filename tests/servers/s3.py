@@ -5,15 +5,13 @@ from __future__ import annotations
 import secrets
 import socket
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from pydantic import SecretStr
 
 from astha.subscribers.context import S3Settings
 from registry.embedded_postgres import free_port
 from tests.servers.jars import Jar, fetch, java
-from tests.servers.process import ServerProcess
+from tests.servers.process import Server, ServerProcess
 
 _START_S = 90.0
 _ACCESS_KEY = "astha"
@@ -54,7 +52,7 @@ _JARS = [
 ]  # fmt: skip
 
 
-class S3Server:
+class S3Server(Server):
     """Listens on loopback, with its own keys. Its content survives `kill` and another `start`, on the same port."""
 
     def __init__(self, directory: Path) -> None:
@@ -63,15 +61,6 @@ class S3Server:
         self._secret = secrets.token_urlsafe(16)
         self._port = free_port()
         self._process = ServerProcess("the S3 server", directory / "server.log")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def endpoint(self) -> str:
@@ -93,12 +82,6 @@ class S3Server:
     def start(self) -> None:
         self._buckets.mkdir(parents=True, exist_ok=True)
         self._process.start(self._command(java()), {}, self._answers, _START_S)
-
-    def stop(self) -> None:
-        self._process.stop()
-
-    def kill(self) -> None:
-        self._process.kill()
 
     def _command(self, java_binary: str) -> list[str]:
         library = fetch("s3proxy", *_JARS)

@@ -24,12 +24,11 @@ from components import compactor, iceberg_updater
 from components.commands.demo.daemon import running, until
 from components.commands.demo.lake import load_iceberg
 from components.commands.demo.stage import Stage
+from components.commands.demo.tables import create_table
 from components.commands.verify.verification import Verification, VerifyOptions
 from components.compactor.subscriber import Compactor
 from components.lib.lake.iceberg import IcebergTables, open_catalog
 from components.lib.lake.iceberg.registry_identity import registry_identity
-from components.lib.lake.schema.table_definition import parse_definition
-from components.lib.lake.storage.locations import table_location
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager
 from registry.connect import open_store
@@ -94,16 +93,7 @@ async def show(url: str, warehouse: Path, stage: Stage) -> JobOutcome:
 
 async def _fill(around: ComponentContext, lanes: list[Lane], stage: Stage) -> State:
     await until(lambda: all(lane.state == "live" for lane in lanes))
-    database, name = TABLE.split(".")
-    schema = parse_definition(
-        {
-            "columns": {"id": "long!", "region": "string!", "page": "string", "seconds": "double"},
-            "partition_by": ["region"],
-            "sort_by": ["id"],
-        }
-    ).schema()
-    location = table_location(around.lake.warehouse, database, name)
-    await around.store.create_table(database, name, location, schema.draft())
+    await create_table(around, TABLE, {"id": "long!", "region": "string!", "page": "string", "seconds": "double"})
     async with StorageManager(around) as manager:
         with stage.working("small inserts", INSERTS) as advance:
             for number in range(INSERTS):

@@ -25,12 +25,12 @@ from astha.subscribers import ComponentContext, LakeSettings, Subscriber
 from components import iceberg_updater, metadata_orchestrator
 from components.commands.demo.daemon import running, until
 from components.commands.demo.stage import Stage
+from components.commands.demo.tables import create_table
 from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.iceberg import IcebergTables, open_catalog
 from components.lib.lake.iceberg.registry_identity import registry_identity
-from components.lib.lake.schema.table_definition import parse_definition
-from components.lib.lake.storage.locations import table_location
 from components.lib.lake.storage.objects import Objects
+from components.lib.lake.table_lookup import find_table
 from components.lib.storage_manager import StorageManager
 from registry.connect import open_store
 from registry.contract import ConsistentRead
@@ -125,16 +125,8 @@ async def show(url: str, warehouse: Path, stage: Stage) -> LakeOutcome:
 async def _act(around: ComponentContext, updater: Fragile, lanes: list[Lane], stage: Stage) -> int:
     store, lane = around.store, lanes[0]
     await until(lambda: all(lane.state == "live" for lane in lanes))
-    database, name = TABLE.split(".")
-    schema = parse_definition(
-        {
-            "columns": {"id": "long!", "region": "string!", "price": "decimal(9,2)", "at": "timestamptz"},
-            "partition_by": ["region"],
-            "sort_by": ["id"],
-        }
-    ).schema()
-    location = table_location(around.lake.warehouse, database, name)
-    await store.create_table(database, name, location, schema.draft())
+    columns = {"id": "long!", "region": "string!", "price": "decimal(9,2)", "at": "timestamptz"}
+    location = await create_table(around, TABLE, columns)
     stage.say(f"{TABLE}: partitioned by region, sorted by id, at {location}")
     watching = asyncio.create_task(_watch(around, stage))
     async with StorageManager(around) as manager:
@@ -149,8 +141,7 @@ async def _act(around: ComponentContext, updater: Fragile, lanes: list[Lane], st
                         stage.say("the catalog fails" if updater.failing else "the catalog works again")
 
             await asyncio.gather(*(write(writer) for writer in range(WRITERS)))
-    table = await store.get_table(database, name)
-    assert table is not None  # noqa: S101  (created above)
+    table = await find_table(store, TABLE)
     stage.say(f"all rows are registered: {table.row_count:,} in {table.file_count:,} files; the updater catches up")
     position = await store.position()
     await until(lambda: lane.state == "live" and lane.position >= position)

@@ -23,6 +23,7 @@ from components.lib.spark.classic import ClassicSession
 from components.lib.spark.settings import SparkSettings
 from tests.integration.components.commands.topic_to_table.harness import TABLE, TOPIC, Shop, finish, open_shop, orders
 from tests.lake import environment_of, files_below
+from tests.spark_sessions import local_session
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -30,18 +31,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with local_session() as session:
+        yield session
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from components.lib.streams.spark_source import TopicReader, TopicScan
 from components.lib.streams.writer import SegmentWriter, WriterSettings
 from registry.connect import open_store
 from registry.contract import MetadataStore
+from tests.spark_sessions import local_session
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,21 +36,10 @@ START_MS = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    register(session)
-    yield session
-    session.stop()
+    options = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+    with local_session(options=options) as session:
+        register(session)
+        yield session
 
 
 class Topic:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -23,6 +21,7 @@ from components.lib.storage_manager.spark import register
 from registry.contract import MetadataStore
 from tests.contracts.contents import assert_counted
 from tests.lake import EVERYTHING, create_table, files_below, read_rows, table_schema
+from tests.spark_sessions import local_session
 
 pytestmark = pytest.mark.slow
 
@@ -31,21 +30,11 @@ PARTITIONED = table_schema(partition=[(1, BucketTransform(3), "id_bucket")])
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2,3]")  # two cores, three attempts a task
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "Europe/Berlin")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    register(session)
-    yield session
-    session.stop()
+    master = "local[2,3]"  # two cores, three attempts a task
+    options = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "Europe/Berlin"}
+    with local_session(master, options) as session:
+        register(session)
+        yield session
     end_gateway()
 
 
