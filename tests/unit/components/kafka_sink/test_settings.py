@@ -85,7 +85,7 @@ def test_causes(logged: str, expected: str) -> None:
         (kafka_errors.UnknownTopicOrPartitionError(), "there is no topic t"),
         (kafka_errors.InvalidReplicationFactorError(), "too few brokers"),
         (kafka_errors.NodeNotReadyError("1"), "no broker is reachable"),
-        (kafka_errors.NotEnoughReplicasError("x failed with response 'long'"), "topic t: NotEnoughReplicasError"),
+        (kafka_errors.NotEnoughReplicasError("x failed with response 'long'"), "NotEnoughReplicasError: x"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import sys
+
+from benchmarks.fanout.mqtt import mqtt_figures
+from benchmarks.report import Report, run
+
+
+async def measure(report: Report) -> None:
+    await mqtt_figures(report)
+
+
+if __name__ == "__main__":
+    sys.exit(run("fan-out", measure))
