@@ -173,4 +173,5 @@ def test_an_abandoned_producer_is_closed(broker: Broker) -> None:
         broker.deliver((1, "a"))
     broker.outbox.abandon()
     assert broker.producers[0].closed
+    broker.outbox.begin()
     assert not broker.outbox.knows((1,))
