@@ -8,7 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
+from astha.events import Transaction
 from astha.lanes.state import LaneState
+from astha.sources.continuity import Continuity
 from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import RecordingSubscriber
@@ -16,7 +18,7 @@ from components.kafka_sink import create
 from components.kafka_sink.subscriber import KafkaSink
 from registry.contract import MetadataStore
 from tests.fixtures.daemons import RunDaemon, Running, rows_of
-from tests.kafka_reader import materialised
+from tests.kafka_reader import materialised, read_topic
 from tests.samples import TABLE
 from tests.servers.kafka import KafkaBroker
 
@@ -73,6 +75,30 @@ async def test_from_the_registry_to_a_consumer(
     again = await start(run_daemon, url, store, kafka, topic_prefix, holder="two")
     await converged(again, store, kafka, topic_prefix)
     await again.stop()
+
+
+async def test_commits_reach_a_follower(
+    run_daemon: RunDaemon, url: str, store: MetadataStore, kafka: KafkaBroker, topic_prefix: str
+) -> None:
+    sink = sink_for(store, kafka, topic_prefix, layout="transactions", heartbeat_s=0.05)
+    daemon = await run_daemon(url, {"kafka_sink": sink}, policy=POLICY)
+    await daemon.live()
+    await change(store, "one")
+    await change(store, "two")
+
+    def received() -> list[Transaction]:
+        follower = Continuity(TABLES)
+        records = read_topic(kafka.address, f"{topic_prefix}.transactions")
+        batches = [batch for record in records for batch in follower.take(record.value)]
+        return [one for batch in batches if isinstance(batch, list) for one in batch]
+
+    async def complete() -> bool:
+        return len(await asyncio.to_thread(received)) == 4
+
+    await daemon.until(complete, "four transactions at a follower")
+    await daemon.stop()
+    tables = [sorted(event.table for event in transaction.events) for transaction in received()]
+    assert tables == 2 * [["partitions"] * 3 + ["topics"], ["table_metadata", "tables"]]
 
 
 @pytest.mark.slow
