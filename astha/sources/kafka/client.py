@@ -127,13 +127,19 @@ class Connection(msgspec.Struct, frozen=True):
                 f"the certificate of the broker at {servers} is not trusted: set source.kafka.ca_file, "
                 "or check_hostname if it is for another name"
             )
-        if "SSL" in text and self.settings.tls:
+        if "[SSL" in text and self.settings.tls:
             return BrokerRefuses(f"TLS with the broker at {servers} failed: does this listener use TLS?")
         if "ECONNREFUSED" in text:
             return SourceLost(f"nothing listens at {servers}: is the broker running, and is source.url right?")
+        if "socket disconnected" in text and user:  # brokers close the connection after a wrong SCRAM proof
+            return BrokerRefuses(
+                f"the broker at {servers} refused user {user!r} ({self.settings.sasl_mechanism}): most likely a "
+                "wrong name or password"
+            )
         if "socket disconnected" in text:
-            hint = "a wrong password" if user else "does this listener expect TLS or a password?"
-            return SourceLost(f"the broker at {servers} closed the connection: {hint}")
+            return SourceLost(
+                f"the broker at {servers} closed the connection: does this listener expect TLS or a password?"
+            )
         return SourceLost(f"no Kafka broker can be reached at {servers}: {describe(error)}")
 
 
