@@ -12,6 +12,7 @@ from contextlib import aclosing, nullcontext
 import msgspec
 import structlog
 
+from astha.change_log_claim import ChangeLogClaim
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError, Fenced, SourceError
@@ -83,6 +84,7 @@ class Daemon:
         self._require_schema = require_schema
         self.clock_guard: ClockGuard | None = None
         self.presence: Presence | None = None
+        self.change_log_claim: ChangeLogClaim | None = None  # for a source that reads SQLite's change log
         self.components = components
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -180,6 +182,8 @@ class Daemon:
             asyncio.create_task(self._keep_ledger(), name="ledger"),
             asyncio.create_task(watchdog.run(), name="loop watchdog"),
         ]
+        if self.change_log_claim is not None:
+            background.append(asyncio.create_task(self.change_log_claim.hold(), name="change log claim"))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             done, _ = await asyncio.wait({source, stopping, *background, *lanes}, return_when=asyncio.FIRST_COMPLETED)
@@ -199,6 +203,8 @@ class Daemon:
                     await self.source.close()
 
     async def _read_source(self) -> None:
+        if self.change_log_claim is not None:
+            await self.change_log_claim.held.wait()
         async with aclosing(self.source.stream(self.router.tables)) as stream:
             async for batch in stream:
                 if self._stopping.is_set():

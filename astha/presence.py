@@ -64,9 +64,13 @@ class Presence:
             await self._remove()
 
     async def _report(self) -> None:
+        task = asyncio.current_task()
         while True:
             self._leadership.changed.clear()
             await self._try_write()
+            if task is not None and task.cancelling():
+                # psycopg raises the server's error instead of CancelledError if a failing statement is cancelled.
+                raise asyncio.CancelledError
             await first_of(self._clock.sleep(_INTERVAL_S), self._leadership.changed.wait())
 
     async def _try_write(self) -> None:

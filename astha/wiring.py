@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from astha.change_log_claim import ChangeLogClaim
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.daemon import Daemon, NamedSubscriber
@@ -49,7 +50,7 @@ class AssembledDaemon(msgspec.Struct, frozen=True):
 
 async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
     """Raises ConfigError, SchemaMismatch or Unavailable; then nothing is left open."""
-    subscriptions = read_subscriptions(settings.subscriptions)
+    subscriptions = selected(read_subscriptions(settings.subscriptions), settings)
     url = settings.registry.url.get_secret_value()
     stores = await open_stores(url, settings=settings.registry.store, clock=clock)
     store, reserved = stores.main, stores.reserved
@@ -74,11 +75,37 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
         daemon.presence = Presence(
             reserved, leadership, _process(settings, holder, components, clock), clock, guard.steady
         )
+        if source_kind(settings) == "sqlite":
+            daemon.change_log_claim = ChangeLogClaim(reserved, settings.group, settings.lease.ttl_s, clock)
         states.append(daemon.component_states)
     except BaseException:
         await stores.close()
         raise
     return AssembledDaemon(daemon, stores, holder)
+
+
+def selected(subscriptions: Mapping[str, Subscription], settings: Settings) -> dict[str, Subscription]:
+    """Returns the subscriptions of the components that this daemon runs, in the file's order.
+
+    Raises ConfigError if `daemon.components` has a name that the file does not have.
+    """
+    names = settings.daemon.components
+    if names is None:
+        return dict(subscriptions)
+    unknown = [name for name in names if name not in subscriptions]
+    if unknown:
+        known = f"it has {', '.join(subscriptions)}" if subscriptions else "it has none"
+        raise ConfigError(
+            f"daemon.components: {settings.subscriptions} has no component {', '.join(map(repr, unknown))}; {known}"
+        )
+    return {name: subscription for name, subscription in subscriptions.items() if name in names}
+
+
+def source_kind(settings: Settings) -> str:
+    """Returns the kind of the daemon's source, as `astha status --all` shows it."""
+    if settings.source.address is not None:
+        return settings.source.address.transport
+    return "postgresql" if settings.registry.is_postgres else "sqlite"
 
 
 def context(settings: Settings, store: MetadataStore, clock: LoopClock) -> ComponentContext:
@@ -172,12 +199,6 @@ def require_group(settings: Settings) -> None:
         )
 
 
-def _source_name(settings: Settings) -> str:
-    if settings.source.address is not None:
-        return settings.source.address.transport
-    return "postgresql" if settings.registry.is_postgres else "sqlite"
-
-
 def _process(settings: Settings, holder: str, components: Iterable[NamedSubscriber], clock: LoopClock) -> RunningDaemon:
     now = clock.now_ms()
     return RunningDaemon(
@@ -186,7 +207,7 @@ def _process(settings: Settings, holder: str, components: Iterable[NamedSubscrib
         host=socket.gethostname(),
         pid=os.getpid(),
         role="standby",
-        source=_source_name(settings),
+        source=source_kind(settings),
         components=to_json_text([component.name for component in components]),
         version=version(),
         started_at=now,

@@ -10,7 +10,7 @@ import click
 
 from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit
-from astha.cli.options import json_option, settings_options
+from astha.cli.options import daemon_options, json_option, settings_options
 from astha.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("check", short_help=SHORT_HELP["check"])
 @settings_options
+@daemon_options
 @click.option("--grants", "daemon_role", metavar="ROLE", help="Print the GRANTs that ROLE needs to run this daemon.")
 @click.option("--reader-grants", "reader_role", metavar="ROLE", help="Print the GRANTs that let ROLE only read.")
 @json_option

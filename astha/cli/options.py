@@ -76,6 +76,27 @@ _SETTINGS_OPTIONS = (
 )
 
 
+_SHORTCUTS = {"daemon_group": ("group",), "daemon_components": ("daemon", "components")}
+"""Options of some commands that are settings."""
+
+_DAEMON_OPTIONS = (
+    click.option("--group", "daemon_group", metavar="NAME", help="The group of daemons. Default: group, `astha`."),
+    click.option(
+        "--components",
+        "daemon_components",
+        metavar="NAME,...",
+        help="Run only these components of the subscriptions. Default: daemon.components, all.",
+    ),
+)
+
+
+def daemon_options(command: Callable[P, T]) -> Callable[P, T]:
+    """For commands that run or check a daemon, below `settings_options`."""
+    for option in reversed(_DAEMON_OPTIONS):
+        command = option(command)
+    return command
+
+
 def settings_options(command: Callable[..., T]) -> Callable[..., T]:
     """Passes `reload` to the command, which reads all settings each time it is called."""
 
@@ -89,6 +110,12 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         **options: Any,
     ) -> T:
         flags = _flags(assignments)
+        for option, (*groups, last) in _SHORTCUTS.items():
+            if (value := options.pop(option, None)) is not None:
+                under = flags
+                for group in groups:
+                    under = under.setdefault(group, {})
+                under[last] = value
         if registry_url is not None:
             flags.setdefault("registry", {})["url"] = registry_url
         if subscriptions is not None:

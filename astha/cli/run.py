@@ -12,7 +12,7 @@ import click
 
 from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit, Failure, failure_of
-from astha.cli.options import settings_options
+from astha.cli.options import daemon_options, settings_options
 from astha.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -23,12 +23,17 @@ _EXIT_TIMEOUT_S = 5.0
 
 @click.command("run", short_help=SHORT_HELP["run"])
 @settings_options
+@daemon_options
 def run_command(reload: Callable[[], Settings]) -> None:
     """Follow the registry and deliver its changes, until it is stopped.
 
-    If another daemon leads, this one stands by and takes over when that one ends. On SIGTERM or SIGINT it delivers
-    queued events, for at most daemon.shutdown_timeout_s; a second signal ends it at once. SIGHUP reads the log level
-    again.
+    \b
+    astha run
+    astha run --group reports --components compactor,snapshotter
+
+    If another daemon of its group leads, this one stands by and takes over when that one ends. On SIGTERM or SIGINT it
+    delivers queued events, for at most daemon.shutdown_timeout_s; a second signal ends it at once. SIGHUP reads the log
+    level again.
 
     If the registry is not reachable at the start, the command exits with 3, for its supervisor to start it again. Once
     it runs, it reconnects by itself.

@@ -17,13 +17,14 @@ from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import postgres_checks as server_checks
 from astha.preflight.file_modes import file_modes
+from astha.preflight.groups import change_log_check, group_checks
 from astha.preflight.results import PreflightResult, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.options import listener_options
 from astha.settings import Settings
 from astha.sources.postgres.slot import connected
 from astha.subscribers import Checkable, RegistryWriter
-from astha.wiring import BadComponent, context, load_components, usable
+from astha.wiring import BadComponent, context, load_components, selected, source_kind, usable
 from registry.areas import Area
 from registry.connect import open_store
 from registry.engines import parse_url, sqlite_path
@@ -41,7 +42,7 @@ _ADDRESS_REMEDY = "correct server.token, server.host or the server.tls_* files"
 async def preflight(settings: Settings) -> list[PreflightResult]:
     """Returns the results in the order in which problems should be fixed. Stops early if the schema is not current."""
     redact = settings.redactor()
-    subscriptions, file_result = _subscriptions(settings)
+    in_file, subscriptions, file_result = _subscriptions(settings)
     schema = await _schema(settings)
     results = [file_result, _address(settings), schema]
     if schema.verdict is not Verdict.PROBLEM:
@@ -52,6 +53,8 @@ async def preflight(settings: Settings) -> list[PreflightResult]:
             results += await _postgres(settings, subscriptions or {}, areas)
         else:
             results.append(_registry_file(settings))
+        if subscriptions is not None:
+            results += await _groups(settings, in_file, subscriptions)
         results += file_modes(settings)
     return [PreflightResult(f.check, f.verdict, redact(" ".join(f.detail.split())), f.remedy) for f in results]
 
@@ -66,18 +69,39 @@ async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
     database, schema = parse_url(settings.registry.url.get_secret_value()).database or role, settings.source.schema_name
     if reader:
         return reader_grants(role, database, schema)
-    loaded = usable(await _loaded(settings, read_subscriptions(settings.subscriptions)), run_others=False)
+    chosen = selected(read_subscriptions(settings.subscriptions), settings)
+    loaded = usable(await _loaded(settings, chosen), run_others=False)
     return daemon_grants(role, database, schema, _areas(loaded))
 
 
-def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, PreflightResult]:
+def _subscriptions(settings: Settings) -> tuple[list[str], Subscriptions | None, PreflightResult]:
+    """Returns the components of the file, and the subscriptions of those that the daemon runs."""
     check, path = "subscriptions", settings.subscriptions
     try:
         found = read_subscriptions(path)
     except ConfigError as error:
-        return None, problem(check, str(error), "correct the file, or name another with --subscriptions")
-    names = ", ".join(found) if found else "no component, so changes are discarded"
-    return found, ok(check, f"{path}: {names}")
+        return [], None, problem(check, str(error), "correct the file, or name another with --subscriptions")
+    try:
+        chosen = selected(found, settings)
+    except ConfigError as error:
+        return [], None, problem(check, str(error), "correct --components or daemon.components, or the file")
+    names = ", ".join(chosen) if chosen else "no component, so changes are discarded"
+    return list(found), chosen, ok(check, f"{path}: {names}")
+
+
+async def _groups(settings: Settings, in_file: list[str], chosen: Subscriptions) -> list[PreflightResult]:
+    clock = SystemLoopClock()
+    try:
+        store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
+        try:
+            results = await group_checks(store, clock, settings.group, in_file, chosen)
+            if source_kind(settings) == "sqlite":
+                results += await change_log_check(store, clock, settings.group)
+            return results
+        finally:
+            await store.close()
+    except RegistryError as error:
+        return [unknown("groups", str(error))]
 
 
 def _address(settings: Settings) -> PreflightResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class SettingsGroup(BaseModel):
@@ -54,6 +54,11 @@ class ClockSettings(SettingsGroup):
 
 
 class DaemonSettings(SettingsGroup):
+    components: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        description="The components of the subscriptions file that this daemon runs; all by default.",
+    )
     ledger_interval_s: float = Field(0.5, gt=0, description="Time between writes of the ledger.")
     shutdown_timeout_s: float = Field(20.0, gt=0, description="Time to deliver queued events when asked to stop.")
     retained_wal_budget_bytes: int = Field(
@@ -66,6 +71,12 @@ class DaemonSettings(SettingsGroup):
         "run_others",
         description="If a component's code can't be loaded, run the others (run_others) or do not start (refuse).",
     )
+
+    @field_validator("components", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """Splits comma-separated names from a command line."""
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class LogSettings(SettingsGroup):

@@ -88,7 +88,7 @@ async def test_a_user_with_few_privileges(postgres_registry: str, subscriptions:
     lacking = tables.detail.removeprefix("weak lacks SELECT on ").partition(";")[0].split(", ")
     assert "tables" in lacking
     assert "topics" not in lacking
-    assert "INSERT on ledger, daemon_lease, source_identity" in tables.detail
+    assert "INSERT on ledger, daemon_lease, daemons, source_identity" in tables.detail
     assert "astha check --grants weak" in str(tables.remedy)
     execute(postgres_registry, "DROP OWNED BY weak", "DROP ROLE weak")
 

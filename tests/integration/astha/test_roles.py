@@ -170,7 +170,7 @@ def test_check_names_every_privilege_that_a_component_lacks(postgres_registry: s
         postgres_registry,
         f"ALTER ROLE {role} REPLICATION",
         f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
-        f"GRANT INSERT, UPDATE, DELETE ON daemon_lease, ledger, source_identity TO {role}",
+        f"GRANT INSERT, UPDATE, DELETE ON daemon_lease, daemons, ledger, source_identity TO {role}",
     )
     results = asyncio.run(checked(settings_of(as_role(postgres_registry, role), path)))
     lacking = results["table privileges"].detail

@@ -65,6 +65,19 @@ def test_a_groups_name_is_part_of_a_slots_name(name: str) -> None:
         load_settings(flags={"group": name})
 
 
+def test_components_are_a_list_or_separated_by_commas(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().daemon.components is None
+    config.write_text("daemon: {components: [a, b]}\n")
+    assert load_settings(config).daemon.components == ("a", "b")
+    monkeypatch.setenv("ASTHA_DAEMON__COMPONENTS", "b, c")
+    assert load_settings(config).daemon.components == ("b", "c")
+    monkeypatch.setenv("ASTHA_DAEMON__COMPONENTS", "c")
+    assert load_settings(config).daemon.components == ("c",)
+    assert load_settings(config, {"daemon": {"components": "d,e"}}).daemon.components == ("d", "e")
+    with pytest.raises(ConfigError, match=r"command line: daemon.components"):
+        load_settings(config, {"daemon": {"components": ""}})
+
+
 def test_the_lease_has_no_name_of_its_own(config: Path) -> None:
     config.write_text("lease: {name: astha}\n")
     with pytest.raises(ConfigError, match=r"there is no setting 'lease.name'"):
