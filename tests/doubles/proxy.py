@@ -1,8 +1,4 @@
-"""A TCP proxy in front of a PostgreSQL server: it can cut, refuse or silence connections, and counts round trips.
-
-It knows just enough of the wire protocol to count round trips: a client waits for the server's answer after each
-simple query and after each Sync (https://www.postgresql.org/docs/current/protocol-flow.html).
-"""
+"""TCP proxies that can cut, refuse or silence connections; the one for PostgreSQL also counts round trips."""
 
 from __future__ import annotations
 
@@ -11,14 +7,19 @@ import contextlib
 import struct
 from collections import Counter
 from types import TracebackType
+from typing import Protocol, Self
 from urllib.parse import urlsplit, urlunsplit
 
 _STARTUP_LENGTH = struct.Struct("!I")
 _HEADER = struct.Struct("!cI")
 
 
-class PostgresProxy:
-    """``async with PostgresProxy(host, port) as proxy: proxy.url(url)``."""
+class Observer(Protocol):
+    def feed(self, data: bytes) -> None: ...
+
+
+class TcpProxy:
+    """``async with TcpProxy(host, port) as proxy: proxy.url(url)``."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -28,10 +29,9 @@ class PostgresProxy:
         self._hearing = asyncio.Event()
         self._hearing.set()
         self._refusing = False
-        self.messages: Counter[str] = Counter()
         self.connections = 0
 
-    async def __aenter__(self) -> PostgresProxy:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return self
 
@@ -85,21 +85,6 @@ class PostgresProxy:
     def listen(self) -> None:
         self._hearing.set()
 
-    # -- counting ----------------------------------------------------------------------------------------
-
-    @property
-    def round_trips(self) -> int:
-        """Returns the number of round trips since `reset`."""
-        return self.messages["Query"] + self.messages["Sync"]
-
-    @property
-    def statements(self) -> int:
-        """Returns the number of statements executed since `reset`."""
-        return self.messages["Query"] + self.messages["Execute"]
-
-    def reset(self) -> None:
-        self.messages.clear()
-
     # -- the pipes ---------------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,13 +104,17 @@ class PostgresProxy:
         both = {writer, far_writer}
         self._writers |= both
         pipes = {
-            asyncio.create_task(self._pipe(reader, far_writer, _Reading(self.messages))),
+            asyncio.create_task(self._pipe(reader, far_writer, self._observer())),
             asyncio.create_task(self._pipe(far_reader, writer, None)),
         }
         await asyncio.wait(pipes)
         self._writers -= both
 
-    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: _Reading | None) -> None:
+    def _observer(self) -> Observer | None:
+        """Returns what is to see the bytes of one client."""
+        return None
+
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: Observer | None) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 await self._hearing.wait()
@@ -136,6 +125,32 @@ class PostgresProxy:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+class PostgresProxy(TcpProxy):
+    """Knows just enough of the wire protocol to count round trips: a client waits for the server's answer after each
+    simple query and after each Sync (https://www.postgresql.org/docs/current/protocol-flow.html).
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self.messages: Counter[str] = Counter()
+
+    @property
+    def round_trips(self) -> int:
+        """Returns the number of round trips since `reset`."""
+        return self.messages["Query"] + self.messages["Sync"]
+
+    @property
+    def statements(self) -> int:
+        """Returns the number of statements executed since `reset`."""
+        return self.messages["Query"] + self.messages["Execute"]
+
+    def reset(self) -> None:
+        self.messages.clear()
+
+    def _observer(self) -> Observer:
+        return _Reading(self.messages)
 
 
 class _Reading:

@@ -8,7 +8,6 @@ which the daemon runs rarely: they are closed here. Everything here blocks.
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -20,8 +19,9 @@ from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 
-from astha.errors import ConfigError, SourceLost
+from astha.errors import SourceLost
 from astha.settings.source import KafkaSourceSettings, StreamAddress
+from astha.sources.broker_tls import tls_context
 
 T = TypeVar("T")
 
@@ -91,25 +91,12 @@ class Connection(msgspec.Struct, frozen=True):
             "security_protocol": f"{'SASL_' if user else ''}{'SSL' if settings.tls else 'PLAINTEXT'}",
         }
         if settings.tls:
-            found["ssl_context"] = self._tls_context()
+            found["ssl_context"] = tls_context(settings, "source.kafka")
         if user:
             found["sasl_mechanism"] = settings.sasl_mechanism
             found["sasl_plain_username"] = user
             found["sasl_plain_password"] = self.password or ""
         return found
-
-    def _tls_context(self) -> ssl.SSLContext:
-        settings = self.settings
-        try:
-            context = ssl.create_default_context(cafile=None if settings.ca_file is None else str(settings.ca_file))
-            context.check_hostname = settings.check_hostname
-            if settings.certificate_file is not None and settings.key_file is not None:
-                password = settings.key_password.get_secret_value() if settings.key_password else ""
-                context.load_cert_chain(str(settings.certificate_file), str(settings.key_file), password)
-        except OSError as error:  # SSLError is one
-            raise ConfigError(f"the TLS files of source.kafka can't be used: {error}") from error
-        context.sslsocket_class = _ClosingTlsSocket
-        return context
 
     def _explained(self, error: Exception, logged: Sequence[str]) -> SourceLost:
         servers, user = ", ".join(self.address.hosts), self.user
@@ -127,13 +114,19 @@ class Connection(msgspec.Struct, frozen=True):
                 f"the certificate of the broker at {servers} is not trusted: set source.kafka.ca_file, "
                 "or check_hostname if it is for another name"
             )
-        if "SSL" in text and self.settings.tls:
+        if "[SSL" in text and self.settings.tls:
             return BrokerRefuses(f"TLS with the broker at {servers} failed: does this listener use TLS?")
         if "ECONNREFUSED" in text:
             return SourceLost(f"nothing listens at {servers}: is the broker running, and is source.url right?")
+        if "socket disconnected" in text and user:  # brokers close the connection after a wrong SCRAM proof
+            return BrokerRefuses(
+                f"the broker at {servers} refused user {user!r} ({self.settings.sasl_mechanism}): most likely a "
+                "wrong name or password"
+            )
         if "socket disconnected" in text:
-            hint = "a wrong password" if user else "does this listener expect TLS or a password?"
-            return SourceLost(f"the broker at {servers} closed the connection: {hint}")
+            return SourceLost(
+                f"the broker at {servers} closed the connection: does this listener expect TLS or a password?"
+            )
         return SourceLost(f"no Kafka broker can be reached at {servers}: {describe(error)}")
 
 
@@ -153,19 +146,6 @@ class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has 
             return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
         except BaseException:
             sock.close()
-            raise
-
-
-class _ClosingTlsSocket(ssl.SSLSocket):
-    """Closes itself if the handshake fails."""
-
-    def do_handshake(self, block: bool = False) -> None:
-        try:
-            super().do_handshake(block)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except BaseException:
-            self.close()
             raise
 
 

@@ -7,11 +7,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 import structlog
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError, LogTruncationError, OffsetOutOfRangeError
+from kafka.errors import (
+    AuthorizationError,
+    KafkaError,
+    KafkaTimeoutError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+)
 from kafka.structs import OffsetAndMetadata
 
 from astha.errors import ConfigError, SourceLost
@@ -132,7 +140,8 @@ class ReaderThread:
         topic = self._partition.topic
         partitions = consumer.partitions_for_topic(topic)
         if not partitions:
-            raise SourceLost(f"there is no topic {topic}, or it may not be read: does the leader's sink send to it?")
+            self._require_authorisation(consumer)
+            raise SourceLost(f"there is no topic {topic}: does the leader's sink send to it?")
         if len(partitions) > 1:
             raise ConfigError(
                 f"topic {topic} has {len(partitions)} partitions, so its records have no order: name the topic of a "
@@ -155,6 +164,14 @@ class ReaderThread:
         if self.failure not in (None, "connecting"):
             log.info("source connected again", topic=topic)
         self.failure = None
+
+    def _require_authorisation(self, consumer: KafkaConsumer) -> None:
+        """Raises if the topic may not be read: kafka-python reports it like one that does not exist."""
+        consumer.assign([self._partition])
+        with suppress(KafkaTimeoutError):
+            consumer.end_offsets([self._partition], timeout_ms=_PROBE_MS)
+        if self._partition.topic in consumer._cluster.unauthorized_topics:
+            raise TopicAuthorizationFailedError(self._partition.topic)
 
     def _poll(self, consumer: KafkaConsumer) -> None:
         heard = probed = time.monotonic()

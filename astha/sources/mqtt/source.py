@@ -19,6 +19,7 @@ from astha.backoff import Backoff
 from astha.clock import LoopClock
 from astha.errors import ConfigError, SourceLost
 from astha.settings.source import MqttSourceSettings, StreamAddress
+from astha.sources.broker_tls import tls_context
 from astha.sources.contract import Batch, SourceStatus
 from astha.sources.follower import Follower
 from astha.sources.mqtt.message_queue import MessageQueue, payload_of
@@ -72,23 +73,11 @@ class MqttConnection(msgspec.Struct, frozen=True):
             clean_start=True,
             keepalive=settings.keepalive_s,
             timeout=settings.connect_timeout_s,
-            tls_context=self._tls_context() if settings.tls else None,
+            tls_context=tls_context(settings, "source.mqtt") if settings.tls else None,
             socket_options=[_NODELAY],
             logger=_library_log,
             **options,
         )
-
-    def _tls_context(self) -> ssl.SSLContext:
-        settings = self.settings
-        try:
-            context = ssl.create_default_context(cafile=None if settings.ca_file is None else str(settings.ca_file))
-            context.check_hostname = settings.check_hostname
-            if settings.certificate_file is not None and settings.key_file is not None:
-                password = settings.key_password.get_secret_value() if settings.key_password else ""
-                context.load_cert_chain(str(settings.certificate_file), str(settings.key_file), password)
-        except OSError as error:  # SSLError is one
-            raise ConfigError(f"the TLS files of source.mqtt can't be used: {error}") from error
-        return context
 
     def refusal(self, error: BaseException) -> str | None:
         """Returns what an operator has to correct, or None if the broker may only be away."""
