@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 
+from benchmarks.fanout.followers import follower_figures
 from benchmarks.fanout.kafka import kafka_figures
 from benchmarks.fanout.mqtt import mqtt_figures
 from benchmarks.report import Report, run
@@ -10,6 +11,7 @@ from benchmarks.report import Report, run
 async def measure(report: Report) -> None:
     await kafka_figures(report)
     await mqtt_figures(report)
+    await follower_figures(report)
 
 
 if __name__ == "__main__":
