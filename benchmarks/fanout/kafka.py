@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
@@ -41,10 +41,9 @@ async def kafka_figures(report: Report) -> None:
 async def _rates(report: Report, broker: KafkaBroker) -> None:
     events, rounds = report.pick(20_000, 10_000), report.pick(7, 5)
     async with _sink(broker, "tables") as tables, _sink(broker, "transactions") as transactions:
-        await _deliver(tables, _commits(FakeRegistry(), events))
+        await _deliver(tables, _commits(0, events))
         records = await asyncio.to_thread(_records, broker)
         producer = await asyncio.to_thread(_producer, broker)
-        registries = FakeRegistry(), FakeRegistry()
 
         async def by_table(number: int) -> None:
             await _deliver(tables, changes[number])
@@ -55,8 +54,7 @@ async def _rates(report: Report, broker: KafkaBroker) -> None:
         async def bare(number: int) -> None:
             await asyncio.to_thread(_send, producer, records)
 
-        changes = [list(_commits(registries[0], events)) for _ in range(rounds)]
-        commits = [list(_commits(registries[1], events)) for _ in range(rounds)]
+        changes, commits = ([_commits(number, events) for number in range(1, rounds + 1)] for _ in range(2))
         seconds = await interleaved(rounds, tables=by_table, bare=bare, transactions=by_commit)
         await asyncio.to_thread(close, producer)
     _report(report, events, seconds, median([len(value) for _, value, _ in records]))
@@ -81,8 +79,7 @@ def _report(report: Report, events: int, seconds: dict[str, list[float]], size: 
     )
 
 
-async def _deliver(sink: KafkaSink, commits: Sequence[Sequence[Event[Row]]] | Iterator[Sequence[Event[Row]]]) -> None:
-    transactions = list(commits)
+async def _deliver(sink: KafkaSink, transactions: Sequence[Sequence[Event[Row]]]) -> None:
     for start in range(0, len(transactions), PER_CALL // COMMIT_EVENTS):
         await sink.on_transactions(transactions[start : start + PER_CALL // COMMIT_EVENTS])
 
@@ -131,10 +128,16 @@ async def _sink(broker: KafkaBroker, layout: str) -> AsyncIterator[KafkaSink]:
         await sink.stop()
 
 
-def _commits(registry: FakeRegistry, events: int) -> Iterator[Sequence[Event[Row]]]:
-    for number in range(events // COMMIT_EVENTS):
-        rows = [
-            make_row(Partition, topic=f"orders-{number % 1_000}", partition_id=partition, high_watermark=number)
-            for partition in range(COMMIT_EVENTS)
-        ]
-        yield registry.commit(*rows).events
+def _commits(number: int, events: int) -> list[Sequence[Event[Row]]]:
+    """Inserts the same rows in each round, so that all rounds send the same bytes but for the positions."""
+    registry = FakeRegistry()
+    registry.last = Position(1_000_000 + number * events)
+    return [
+        registry.commit(
+            *(
+                make_row(Partition, topic=f"orders-{topic}", partition_id=partition, high_watermark=topic)
+                for partition in range(COMMIT_EVENTS)
+            )
+        ).events
+        for topic in range(events // COMMIT_EVENTS)
+    ]
