@@ -32,7 +32,7 @@ from astha.sources.contract import Batch, Gap, Progress, Replays, Source, Starte
 from astha.subscribers.context import ComponentState
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.lane_policy import LanePolicy
-from astha.tasks import cancel_and_wait, first_of
+from astha.tasks import cancel_and_wait, first_of, raise_if_cancelled
 from registry.contract import MetadataStore
 from registry.errors import Fenced, PermissionDenied, RegistryError, SchemaMismatch, Unavailable
 from registry.position import Position
@@ -255,6 +255,7 @@ class Daemon:
         while True:
             self._changed.clear()
             await self._try_ledger()
+            raise_if_cancelled()
             self._enforce_wal_budget()
             await first_of(self._clock.sleep(self.settings.ledger_interval_s), self._changed.wait())
 

@@ -13,6 +13,7 @@ import structlog
 from astha.clock import LoopClock
 from astha.errors import ConfigError, LeadershipLost
 from astha.settings.groups import LeaseSettings as LeaseSettings
+from astha.tasks import raise_if_cancelled
 from registry.clock import UnchangedTimer
 from registry.contract import MetadataStore
 from registry.errors import Fenced, PermissionDenied, RegistryError, SchemaMismatch, Unavailable
@@ -64,6 +65,7 @@ class Leadership:
         waited = False
         others = UnchangedTimer[DaemonLease](self._clock)
         while True:
+            raise_if_cancelled()
             asked = self._clock.monotonic()
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN_S):
@@ -100,6 +102,7 @@ class Leadership:
     async def hold(self) -> None:
         """Renews the lease until cancelled. Raises `LeadershipLost` when leadership is lost."""
         while True:
+            raise_if_cancelled()
             await self._clock.sleep(self._settings.ttl_s / 4)
             asked = self._clock.monotonic()
             try:

@@ -14,7 +14,7 @@ import structlog
 
 from astha.clock import LoopClock
 from astha.leadership import Leadership
-from astha.tasks import BackgroundTasks, first_of
+from astha.tasks import BackgroundTasks, first_of, raise_if_cancelled
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 from registry.models import RunningDaemon
@@ -64,13 +64,10 @@ class Presence:
             await self._remove()
 
     async def _report(self) -> None:
-        task = asyncio.current_task()
         while True:
             self._leadership.changed.clear()
             await self._try_write()
-            if task is not None and task.cancelling():
-                # psycopg raises the server's error instead of CancelledError if a failing statement is cancelled.
-                raise asyncio.CancelledError
+            raise_if_cancelled()
             await first_of(self._clock.sleep(_INTERVAL_S), self._leadership.changed.wait())
 
     async def _try_write(self) -> None:

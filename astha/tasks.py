@@ -44,6 +44,15 @@ async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
         raise cancelled
 
 
+def raise_if_cancelled() -> None:
+    """Raises a cancellation of the current task that a driver has replaced by its own error: psycopg raises the
+    server's error if a statement that fails is cancelled. For loops that catch the driver's errors and go on.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def to_completion(work: Awaitable[T], on_cancel: Callable[[], None] | None = None) -> T:
     """Runs work that must not be cut short. A cancellation is raised when the work is over; an error of the work takes
     precedence. `on_cancel` is called once, at the first cancellation.

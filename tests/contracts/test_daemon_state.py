@@ -162,7 +162,7 @@ async def test_running_daemons(store: MetadataStore, clock: ManualClock) -> None
     assert await store.prune_daemons(5) == 0
     assert await store.prune_daemons(4) == 1
     assert await store.list_daemons() == [other]
-    await store.forget_daemon("nobody")
+    await store.forget_daemon("unknown")
     await store.forget_daemon(other.holder)
     assert await store.list_daemons() == []
 

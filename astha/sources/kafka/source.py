@@ -122,7 +122,7 @@ class KafkaSource:
             self._reader.commit(mark)
 
     def retained_for(self, position: Position) -> int:
-        """The broker retains by time and size, whoever reads."""
+        """The broker retains by time and size, independently of readers."""
         return 0
 
     def status(self) -> SourceStatus:

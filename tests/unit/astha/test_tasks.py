@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from astha.tasks import BackgroundTasks, cancel_and_wait, first_of, to_completion
+from astha.tasks import BackgroundTasks, cancel_and_wait, first_of, raise_if_cancelled, to_completion
 from astha.testing import ManualClock
 
 
@@ -156,3 +157,27 @@ async def test_a_supervised_loop_is_started_again_and_shows_while_it_fails() -> 
     await tasks.stop()
     await asyncio.sleep(0)
     assert len(tasks) == 0
+
+
+async def test_a_cancellation_that_a_driver_replaces_by_its_own_error_is_raised() -> None:
+    """A loop that catches the driver's errors would go on for ever."""
+    started = asyncio.Event()
+
+    async def statement() -> None:
+        started.set()
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            raise OSError("the server's error") from None
+
+    async def loop() -> None:
+        while True:
+            with suppress(OSError):
+                await statement()
+            raise_if_cancelled()
+            await forever()
+
+    task = asyncio.create_task(loop())
+    await started.wait()
+    await cancel_and_wait(task)
+    assert task.cancelled()
