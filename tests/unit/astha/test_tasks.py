@@ -160,7 +160,7 @@ async def test_a_supervised_loop_is_started_again_and_shows_while_it_fails() -> 
 
 
 async def test_a_cancellation_that_a_driver_replaces_by_its_own_error_is_raised() -> None:
-    """A loop that catches the driver's errors would go on for ever."""
+    """A loop that catches the driver's errors would never end."""
     started = asyncio.Event()
 
     async def statement() -> None:
