@@ -56,8 +56,8 @@ def context_of(store: MetadataStore, running: list[Running]) -> ComponentContext
     )
 
 
-def sink_of(store: MetadataStore, url: str, prefix: str, running: list[Running]) -> MqttSink:
-    settings = {"url": url, "prefix": prefix, "heartbeat_s": 0.05, "timeout_s": 5.0}
+def sink_of(store: MetadataStore, url: str, prefix: str, running: list[Running], timeout_s: float = 5.0) -> MqttSink:
+    settings = {"url": url, "prefix": prefix, "heartbeat_s": 0.05, "timeout_s": timeout_s}
     return create(settings, context_of(store, running))
 
 
