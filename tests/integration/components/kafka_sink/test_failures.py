@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,12 @@ from tests.kafka_reader import delete_topic, read_topic
 from tests.servers.kafka import KafkaBroker
 from tests.waiting import eventually
 
-IMPATIENT = {"acknowledge_timeout_s": 1.0, "request_timeout_s": 1.0, "connect_timeout_s": 1.0, "outage_tolerance_s": 0}
+IMPATIENT: dict[str, Any] = {
+    "acknowledge_timeout_s": 1.0,
+    "request_timeout_s": 1.0,
+    "connect_timeout_s": 1.0,
+    "outage_tolerance_s": 0,
+}
 
 
 @pytest.fixture
@@ -204,3 +210,13 @@ async def test_an_outage_longer_than_the_queue_ends_in_a_refresh(
         await eventually(lambda: _healthy(sink), "a healthy sink")
         await harness.refresh(sink)
         assert harness.in_topics(breakable_kafka) == harness.in_registry()
+
+
+async def test_stop_ends_while_the_broker_hangs(harness: Harness, breakable_kafka: KafkaBroker) -> None:
+    sink = harness.sink(**IMPATIENT)
+    await sink.start()
+    (only,) = growing(harness, 1)
+    breakable_kafka.pause()
+    with pytest.raises(NotAcknowledged):
+        await deliver(sink, only)
+    await asyncio.wait_for(sink.stop(), 30)

@@ -54,7 +54,7 @@ def forbid(broker: KafkaBroker, prefix: str) -> None:
 @pytest.mark.parametrize("encrypted", [True, False])
 async def test_a_user_with_a_password(secure_kafka: KafkaBroker, allowed: str, mechanism: str, encrypted: bool) -> None:
     harness = Harness(secure_kafka.listener("SASL_SSL" if encrypted else "SASL_PLAINTEXT"), allowed)
-    secure = {"tls": {"ca": str(tls.AUTHORITY)}} if encrypted else {}
+    secure: dict[str, Any] = {"tls": {"ca": str(tls.AUTHORITY)}} if encrypted else {}
     async with harness.started(**sasl(mechanism), **secure) as sink:
         await harness.refresh(sink)
         await harness.commit(sink, make_row(LakeTable, id=1))
