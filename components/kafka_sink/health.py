@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from kafka.admin import KafkaAdminClient
 
-from astha.subscribers import LoopClock, Retry
+from astha.subscribers import CheckResult, LoopClock, Retry
 from components.kafka_sink.client import KafkaClients, close
 from components.kafka_sink.errors import BrokerUnusable, TopicUnusable
 from components.kafka_sink.settings import KafkaSinkSettings
-from components.kafka_sink.topics import Topic, TopicSpec, ensure_topics, largest_record
+from components.kafka_sink.topics import Topic, TopicSpec, ensure_topics, largest_record, missing_topics
 from components.kafka_sink.worker import Worker
 
 
@@ -59,6 +59,20 @@ class BrokerHealth:
             raise TopicUnusable(f"topic {', '.join(replaced)} was deleted and created again: all rows are sent again")
         return True
 
+    async def inspect(self) -> CheckResult:
+        """Connects and looks at the topics, without creating any."""
+        try:
+            missing = await self._worker.run(self._missing)
+        except Retry as error:
+            return CheckResult("Kafka", str(error), "correct the settings of this sink, or start the broker")
+        servers = ", ".join(self._settings.bootstrap_servers)
+        if not missing:
+            return CheckResult("Kafka", f"the broker at {servers} has the {len(self._wanted)} topics of this sink")
+        text = f"the broker at {servers} has no topic {', '.join(missing)}"
+        if self._settings.create_topics:
+            return CheckResult("Kafka", f"{text} yet: it is created at the start")
+        return CheckResult("Kafka", text, "create it, or set `create_topics: true`")
+
     async def close(self) -> None:
         await self._worker.run(self._disconnect)
 
@@ -70,6 +84,13 @@ class BrokerHealth:
         if self._outage_since is None:
             self._outage_since = now
         return self._tolerant and now - self._outage_since < self._settings.outage_tolerance_s
+
+    def _missing(self) -> list[str]:
+        admin = self._clients.admin()
+        try:
+            return missing_topics(admin, self._settings, self._wanted)
+        finally:
+            close(admin)
 
     def _describe(self) -> dict[str, Topic]:
         try:

@@ -10,6 +10,7 @@ from contextlib import suppress
 import structlog
 
 from astha.subscribers import (
+    CheckResult,
     Component,
     ComponentContext,
     ConsistentRead,
@@ -75,6 +76,10 @@ class KafkaSink(Component):
         await self._health.close()
         self._worker.close()
         self._health_worker.close()
+
+    async def check(self) -> list[CheckResult]:
+        """Connects to the broker, for `astha check`."""
+        return [await self._health.inspect()]
 
     def resume_at(self, position: Position, epoch: int) -> None:
         self._position, self._epoch = position, epoch

@@ -69,6 +69,12 @@ def ensure_topics(
     return found
 
 
+def missing_topics(admin: KafkaAdminClient, settings: KafkaSinkSettings, wanted: Sequence[TopicSpec]) -> list[str]:
+    """Raises BrokerUnusable, or TopicUnusable if a topic may not be used."""
+    found = _describe(admin, settings, wanted)
+    return [spec.name for spec in wanted if spec.name not in found]
+
+
 def largest_record(admin: KafkaAdminClient, settings: KafkaSinkSettings, topics: Sequence[str]) -> int:
     """Returns how large a record may be for every one of these topics. Without the right to read their settings,
     `max_request_bytes` decides alone.

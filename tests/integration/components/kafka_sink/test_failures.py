@@ -210,3 +210,13 @@ async def test_an_outage_longer_than_the_queue_ends_in_a_refresh(
         await eventually(lambda: _healthy(sink), "a healthy sink")
         await harness.refresh(sink)
         assert harness.in_topics(breakable_kafka) == harness.in_registry()
+
+
+async def test_stop_ends_while_the_broker_hangs(harness: Harness, breakable_kafka: KafkaBroker) -> None:
+    sink = harness.sink(**IMPATIENT)
+    await sink.start()
+    (only,) = growing(harness, 1)
+    breakable_kafka.pause()
+    with pytest.raises(NotAcknowledged):
+        await deliver(sink, only)
+    await asyncio.wait_for(sink.stop(), 30)

@@ -118,3 +118,23 @@ async def test_a_row_too_large_for_its_topic_is_reported_and_left_out(harness: H
         assert "max.message.bytes" in problem.reason
         assert await sink.on_health()
     assert {key for (key,) in harness.in_topics(kafka)["tables"]} == {2, 3}
+
+
+async def test_check_names_missing_topics_and_creates_none(harness: Harness, kafka: KafkaBroker) -> None:
+    for create, passes in ((True, True), (False, False)):
+        sink = harness.sink(create_topics=create)
+        (result,) = await sink.check()
+        await sink.stop()
+        assert f"has no topic {harness.prefix}.table_files" in result.detail
+        assert (result.remedy is None) is passes
+    async with harness.started() as sink:
+        (result,) = await sink.check()
+        assert result.detail == f"the broker at {kafka.address} has the 3 topics of this sink"
+
+
+async def test_check_says_that_no_broker_listens(topic_prefix: str) -> None:
+    sink = Harness("127.0.0.1:9", topic_prefix).sink(connect_timeout_s=0.5)
+    (result,) = await sink.check()
+    await sink.stop()
+    assert "nothing listens at 127.0.0.1:9" in result.detail
+    assert result.remedy is not None
