@@ -14,7 +14,7 @@ of the lease under which the record was sent: records of an earlier leader may s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import msgspec
 
@@ -25,6 +25,8 @@ from registry.models import PUBLISHED, Row
 from registry.position import Position
 
 _NULL = msgspec.Raw(b"null")
+_REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # by msgspec: the last for JSON that is nested too deep
+_Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # the ledger can't keep others
 _DECODERS: Mapping[str, msgspec.json.Decoder[Row]] = {kind.table: msgspec.json.Decoder(kind) for kind in PUBLISHED}
 
 
@@ -39,11 +41,11 @@ class Sender(msgspec.Struct, frozen=True):
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     group: str
-    epoch: int
+    epoch: _Int64
     history: str
     covers: tuple[str, ...]
-    previous: int
-    position: int
+    previous: _Int64
+    position: _Int64
 
 
 class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,8 +62,8 @@ class TransactionRecord(_Record, frozen=True, kw_only=True, tag="transaction", o
     commit was too large, and subscribers of these tables refresh.
     """
 
-    transaction: int
-    committed_at: int
+    transaction: _Int64
+    committed_at: _Int64
     events: Sequence[EventRecord] = ()
     unlisted: tuple[str, ...] = ()
 
@@ -122,7 +124,7 @@ def decode_record(payload: bytes) -> StreamRecord:
     """Raises DecodeError. Rows are decoded later, by `transaction_of`."""
     try:
         record: StreamRecord = _decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except _REFUSED as error:
         raise DecodeError(f"not a record of a transaction stream: {error}") from error
     return record
 
@@ -175,7 +177,7 @@ def _event_of(record: EventRecord, commit: Commit, index: int) -> Event[Row]:
     try:
         data = decoder.decode(record.data)
         before = None if bytes(record.before) == b"null" else decoder.decode(record.before)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except _REFUSED as error:
         raise DecodeError(f"a row of {record.table} at position {commit.position} is malformed: {error}") from error
     if record.operation is Operation.DELETE:
         before = data

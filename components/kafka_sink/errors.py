@@ -85,7 +85,10 @@ def explain(settings: KafkaSinkSettings, error: BaseException, topic: str = "") 
 def describe(error: BaseException) -> str:
     """Returns the error on one line, without the requests that kafka-python appends."""
     text = str(error).split("failed with response")[0].strip()
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    name = type(error).__name__
+    if not text:
+        return name
+    return text[:300] if name in text else f"{name}: {text[:300]}"
 
 
 def _principal(settings: KafkaSinkSettings) -> str:

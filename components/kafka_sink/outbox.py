@@ -50,11 +50,13 @@ class Outbox:
         self._in_flight_bytes = 0
         self._acknowledged: set[RecordId] = set()
         self._deadline = 0.0
+        self._repeats = False  # whether this attempt may repeat records of an earlier one
         self.counters: Counter[str] = Counter()
 
     def begin(self) -> None:
         """Starts an attempt: waits in it end after the acknowledgement timeout."""
-        self._deadline = time.monotonic() + self._settings.acknowledge_timeout_s
+        self.extend()
+        self._repeats = bool(self._in_flight or self._acknowledged)
         if self._producer is None:
             self._connect()
 
@@ -64,7 +66,7 @@ class Outbox:
 
     def knows(self, record: RecordId) -> bool:
         """Whether this record was sent: it is on its way, or acknowledged."""
-        return record in self._in_flight or record in self._acknowledged
+        return self._repeats and (record in self._in_flight or record in self._acknowledged)
 
     def send(
         self,

@@ -29,13 +29,24 @@ class Session:
         self._tasks = BackgroundTasks(component, clock)
         self._attempt: asyncio.Future[Link] | None = None  # the link, or the one that is awaited
         self._closing = False
+        self._disconnected_at = 0.0
         self.connections = 0
         self.current: Link | None = None
         self.error: BrokerUnusable | None = None
 
     def start(self) -> None:
         self._closing = False
+        self._disconnected_at = self._clock.monotonic()
         self._tasks.supervise("connection", self._run)
+
+    def require_connection(self, grace_s: float) -> None:
+        """Raises BrokerUnusable if there has been no connection for longer than `grace_s`, or for a lasting reason."""
+        if self.current is not None and self.current.error is None:
+            return
+        if self.error is not None and self.error.lasting:
+            raise self.error.again()
+        if self._clock.monotonic() - self._disconnected_at > grace_s:
+            raise BrokerUnusable(str(self.error or f"MQTT broker {self._settings.address} does not respond"))
 
     async def link(self) -> Link:
         """Returns the link, or waits for the next attempt to connect. Raises BrokerUnusable if it fails, or at once if
@@ -78,7 +89,8 @@ class Session:
                 if not self._closing:
                     self.current = None
                     link.fail(BrokerUnusable(f"MQTT broker {self._settings.address}: the connection was given up"))
-            failures = 0 if self._clock.monotonic() - began > _STABLE_S else failures + 1
+            self._disconnected_at = self._clock.monotonic()
+            failures = 0 if self._disconnected_at - began > _STABLE_S else failures + 1
             self._failed(lost)
             await self._clock.sleep(_BACKOFF.wait_s(failures, self._clock))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from astha.subscribers import (
 )
 from components.lib.change_formats import Origin, open_format
 from components.lib.transaction_stream import TransactionStream
-from components.mqtt_sink.errors import BrokerUnusable, PublishRefused
+from components.mqtt_sink.errors import PublishRefused
 from components.mqtt_sink.followers import Heartbeats
 from components.mqtt_sink.link import Batch, Link
 from components.mqtt_sink.messages import ChangeMessages, record_publication, refresh_publication
@@ -31,8 +30,8 @@ from components.mqtt_sink.states import DaemonState, StateReporter
 from components.mqtt_sink.topics import Topics
 from registry.position import XidVisibility
 
-_HEALTH_S = 3.0
-"""How long a health check waits for a connection: a broker that restarts is back in that time."""
+_GRACE_S = 2.0
+"""The sink stays healthy for so long without a connection: a broker that restarts is back in that time."""
 
 _RECORD_OVERHEAD = 200  # properties of a record
 
@@ -98,12 +97,7 @@ class MqttSink:
         await self._session.stop()
 
     async def on_health(self) -> bool:
-        try:
-            async with asyncio.timeout(_HEALTH_S):
-                await self._session.link()
-        except TimeoutError:
-            error = self._session.error
-            raise error or BrokerUnusable(f"MQTT broker {self._settings.address} does not respond") from None
+        self._session.require_connection(_GRACE_S)
         return True
 
     # -- deliveries --------------------------------------------------------------------------------------

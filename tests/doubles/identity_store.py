@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
+from registry import validation
 from registry.contract import ConsistentRead
 from registry.models import SourceIdentity
 from registry.position import SnapshotVisibility, XidVisibility
@@ -20,6 +21,7 @@ class IdentityStore:
         self.reads = 0
 
     async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
+        validation.name("name", name)
         return SourceIdentity(name, self.identities.setdefault(name, identity), 0)
 
     async def record_source_identity(self, name: str, identity: str) -> None:

@@ -10,7 +10,7 @@ from tests.fuzz.runner import FEWEST, fuzz
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pgoutput", "blocks", "yaml_files", "rows"])
+@pytest.mark.parametrize("name", ["pgoutput", "blocks", "yaml_files", "rows", "stream_records"])
 def test_only_the_promised_errors_come_out(name: str) -> None:
     cases = fuzz(name, 2.0)
     assert os.environ.get("FUZZ_CASE") or cases >= FEWEST

@@ -106,6 +106,7 @@ class KafkaBroker:
         return f"{_LOOPBACK}:{self._ports[protocol]}"
 
     def start(self) -> None:
+        """Call it from the main thread: the kernel ends the broker with the thread that started it."""
         library = fetch("kafka", *_JARS)
         properties = self._directory / "server.properties"
         if not (self._directory / "logs" / "meta.properties").exists():

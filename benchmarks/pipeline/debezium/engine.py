@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.servers.jars import Jar, JarsMissing, cache_directory, fetch, java
+from tests.servers.debezium import jars
+from tests.servers.jars import java
 
-VERSION = "3.6.1.Final"
-JARS = tuple(
-    Jar("io.debezium", artifact, VERSION)
-    for artifact in ("debezium-api", "debezium-embedded", "debezium-connector-postgres")
-)
+VERSION = jars.VERSION
 JVM = ("-Xmx1g", "-XX:+UseParallelGC")
 
 Settings = Mapping[str, str | int]
@@ -59,30 +53,4 @@ def start(host: str, port: int, database: str, slot: str, settings: Settings, ex
 
 def classpath() -> str:
     """Returns the class path of `Drain` and its dependencies. The first call downloads and compiles."""
-    library = fetch("debezium", *JARS)
-    source = Path(__file__).with_name("Drain.java")
-    version = hashlib.sha256(source.read_bytes() + library.name.encode()).hexdigest()[:12]
-    classes = cache_directory() / "classes" / f"debezium-{version}"
-    if not classes.exists():
-        _compile(source, library, classes)
-    return f"{classes}:{library}/*"
-
-
-def _compile(source: Path, library: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        fresh = Path(scratch) / "classes"
-        command = [_compiler(), "--release", "17", "-cp", f"{library}/*", "-d", str(fresh), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise JarsMissing(f"could not compile {source.name}: {done.stderr[-500:]}")
-        if not target.exists():
-            fresh.rename(target)
-
-
-def _compiler() -> str:
-    """Of the Java that will run it, else any: ``java Drain.java`` would need it too, and charge it to Debezium."""
-    found = shutil.which("javac", path=str(Path(java()).parent)) or shutil.which("javac")
-    if found is None:
-        raise JarsMissing(f"{java()} comes without a compiler: install a JDK (17 or newer), a JRE is not enough")
-    return found
+    return jars.classpath(Path(__file__).with_name("Drain.java"))

@@ -5,7 +5,8 @@ Attributes that are integers of 64 bits are strings: an Integer of CloudEvents h
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import lru_cache
 from urllib.parse import quote
 
 import msgspec
@@ -23,8 +24,15 @@ STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=UTF-8"
 
 Header = tuple[str, bytes]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1)  # naive, so that its text has no offset
 _encode = msgspec.json.Encoder().encode
+_ATTRIBUTES = {
+    name: name.encode()
+    for name in (
+        "id", "source", "type", "subject", "time", "partitionkey",
+        "position", "transaction", "index", "epoch", "snapshot",
+    )
+}  # fmt: skip
 
 
 class _CommitHeaders(msgspec.Struct, frozen=True):
@@ -57,8 +65,9 @@ class BinaryCloudEvents:
         self._prefix = "ce_" if binding == "kafka" else ""
         self._specversion = (f"{self._prefix}specversion", b"1.0")
         self._content_type: tuple[Header, ...] = _content_type(DATA_CONTENT_TYPE, binding)
+        self._names = {name: f"{self._prefix}{name}" for name in _ATTRIBUTES}
         self._type, self._subject, self._id, self._partitionkey, self._index = (
-            f"{self._prefix}{name}" for name in ("type", "subject", "id", "partitionkey", "index")
+            self._names[name] for name in ("type", "subject", "id", "partitionkey", "index")
         )
         self._commit: _CommitHeaders | None = None
 
@@ -99,7 +108,8 @@ class BinaryCloudEvents:
         return _CommitHeaders(commit, origin, _id(commit), source, time, (*rest, *self._content_type))
 
     def _headers(self, attributes: dict[str, bytes]) -> tuple[Header, ...]:
-        return tuple((f"{self._prefix}{name}", value) for name, value in attributes.items())
+        names = self._names
+        return tuple([(names[name], value) for name, value in attributes.items()])
 
 
 class StructuredCloudEvents:
@@ -127,9 +137,11 @@ class StructuredCloudEvents:
     def snapshot_row(self, row: Row, position: Position, origin: Origin, now_ms: int, last: bool) -> Message:
         key = KEY_ENCODERS[type(row)](row)
         named = _snapshot_attributes(row, attribute_text(key), position, origin, now_ms, last)
-        attributes = b",".join(b'"%b":%b' % (name.encode(), _encode(text.decode())) for name, text in named.items())
-        value = b'{"specversion":"1.0",%b,"datacontenttype":"%b","data":%b}' % (
-            attributes, DATA_CONTENT_TYPE.encode(), _snapshot_data(row),
+        attributes = b",".join(
+            [b'"%b":%b' % (_ATTRIBUTES[name], _encode(text.decode())) for name, text in named.items()]
+        )
+        value = b'{"specversion":"1.0",%b,"datacontenttype":"application/json","data":%b}' % (
+            attributes, _snapshot_data(row),
         )  # fmt: skip
         return Message(value, self._headers, key)
 
@@ -144,8 +156,8 @@ def _commit_json(commit: Commit, origin: Origin) -> _CommitJson:
     attributes = _commit_attributes(commit, origin)
     head = b'{"specversion":"1.0","id":"%b' % _id(commit)
     source = b'","source":"%b","type":"' % attributes.pop("source")
-    named = b"".join(b',"%b":"%b"' % (name.encode(), text) for name, text in attributes.items())
-    rest = b'%b,"datacontenttype":"%b","index":"' % (named, DATA_CONTENT_TYPE.encode())
+    named = b"".join([b',"%b":"%b"' % (_ATTRIBUTES[name], text) for name, text in attributes.items()])
+    rest = b'%b,"datacontenttype":"application/json","index":"' % named
     return _CommitJson(commit, origin, head, source, rest)
 
 
@@ -182,12 +194,14 @@ def _id(commit: Commit) -> bytes:
     return b"%d-%d-" % (commit.transaction, commit.position)
 
 
+@lru_cache(maxsize=4)
 def _source(origin: Origin) -> bytes:
     return f"/astha/{quote(origin.group, safe='')}/{quote(origin.name, safe='')}".encode()
 
 
+@lru_cache(maxsize=4)
 def _time(at_us: int) -> bytes:
-    return (_EPOCH + timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode()
+    return f"{(_EPOCH + timedelta(microseconds=at_us)).isoformat(timespec='microseconds')}Z".encode()
 
 
 def _content_type(value: str, binding: Binding) -> tuple[Header, ...]:

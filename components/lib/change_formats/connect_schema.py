@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Integer, Text
 
 from registry.models import Row
-from registry.schema import BooleanType, JsonTextType, metadata
+from registry.schema import BooleanType, JsonTextType, table_of
 
 ConnectSchema = dict[str, Any]
 
@@ -19,13 +19,13 @@ SNAPSHOT_VALUES = "true,first,first_in_data_collection,last_in_data_collection,l
 
 
 def key_schema(kind: type[Row], stream: str) -> ConnectSchema:
-    columns = metadata.tables[kind.table].c
+    columns = table_of(kind).c
     return _struct([_column(columns[name]) for name in kind.key], name=f"{stream}.{kind.table}.Key")
 
 
 def envelope_schema(kind: type[Row], stream: str) -> ConnectSchema:
     """The schema of a change. Readers recognize it by its name, which ends in ``.Envelope``."""
-    columns = metadata.tables[kind.table].c
+    columns = table_of(kind).c
     fields = [_column(columns[name]) for name in kind.__struct_fields__]
     row = _struct(fields, optional=True, name=f"{stream}.{kind.table}.Value")
     return _struct(

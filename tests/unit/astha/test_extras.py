@@ -72,6 +72,15 @@ def test_check_names_each_component_and_its_extra(tmp_path: Path) -> None:
     assert "internal error" not in ended.stdout + ended.stderr
 
 
+def test_check_reports_what_the_mqtt_sink_lacks(tmp_path: Path) -> None:
+    migrate(f"sqlite:///{tmp_path}/registry.db")
+    entry = "components: {mqtt_sink: {tables: [topics], settings: {url: 'mqtt://broker'}}}"
+    (tmp_path / "subscriptions.yaml").write_text(entry)
+    ended = without(frozenset({"aiomqtt", "paho"}), COMMAND, tmp_path, "check")
+    assert ended.returncode == Exit.PROBLEM
+    assert "pip install 'astha[mqtt]'" in " ".join(ended.stdout.split())
+
+
 def test_check_reports_that_the_compactor_lacks_spark(tmp_path: Path) -> None:
     migrate(f"sqlite:///{tmp_path}/registry.db")
     (tmp_path / "subscriptions.yaml").write_text("components: {compactor: {tables: [table_files, table_stats]}}\n")

@@ -63,7 +63,7 @@ async def test_a_broker_killed_between_records_loses_duplicates_and_reorders_not
     async with harness.started(**IMPATIENT) as sink:
         delivering = asyncio.create_task(_deliver_in_batches(sink, transactions))
         await eventually(lambda: _records(sink) > 100, "records on the broker")
-        await asyncio.to_thread(breakable_kafka.restart)
+        breakable_kafka.restart()
         await delivering
     assert sizes_by_key(harness) == {b'{"id":%d}' % n: list(range(600)) for n in range(3)}
 

@@ -221,7 +221,7 @@ async def test_tls_with_a_client_certificate(make_mosquitto: MakeMosquitto, pref
 
 async def test_a_second_client_with_the_same_identifier(mosquitto: Mosquitto, prefix: str, sinks: Sinks) -> None:
     sink = await sinks.start(mosquitto.url, prefix, client_id=prefix)
-    assert await sink.on_health()
+    await sink._session.link()
     other = aiomqtt.Client("127.0.0.1", mosquitto.port, identifier=prefix, protocol=aiomqtt.ProtocolVersion.V5)
     async with other:
         await eventually(lambda: sink._session.error is not None, "connection lost")
@@ -237,7 +237,7 @@ async def test_access_control_that_denies_a_topic(make_mosquitto: MakeMosquitto,
     login: dict[str, Any] = {"username": "device", "password": "secret"}
     allowed = await sinks.start(broker.url, prefix, transactions=False, **login)
     await deliver(allowed, FakeRegistry().commit(topic("a")))
-    denied = await sinks.start(broker.url, prefix, **login)
+    denied = await sinks.start(broker.url, prefix, heartbeat_s=60, **login)
     with pytest.raises(Retry, match=rf"refuses {prefix}/transactions .*[Nn]ot authorized"):
         await deliver(denied, FakeRegistry().commit(topic("a")))
     await eventually(lambda: any("daemons" in problem.reason for problem in denied.problems()), "the denied state")

@@ -18,6 +18,7 @@ from astha.events.stream_records import (
     encode_transaction,
     transaction_of,
 )
+from registry.json_text import JsonText
 from registry.models import PUBLISHED, Row, Topic
 from registry.position import Position
 from tests.fixtures.rows import extreme_rows
@@ -139,3 +140,22 @@ def test_an_event_of_a_table_that_is_not_known_here_is_ignored() -> None:
     payload = json.loads(encoded(events_of((Operation.INSERT, extreme_rows()[0], None))))
     payload["events"].insert(0, {"operation": "INSERT", "table": "tables_of_tomorrow", "data": {"a": [1]}})
     assert len(transaction_of(decoded(json.dumps(payload).encode()), EVERYTHING, 1).events) == 1
+
+
+@pytest.mark.parametrize("field", ["previous", "position", "epoch"])
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**40])
+def test_a_number_that_the_ledger_cannot_keep_is_malformed(field: str, number: int) -> None:
+    payload = json.dumps({**json.loads(encode_heartbeat(SENDER, Position(95))), field: number})
+    with pytest.raises(DecodeError, match=field):
+        decode_record(payload.encode())
+
+
+def test_json_that_is_nested_too_deep_is_malformed() -> None:
+    nested = b"[" * 5_000 + b"]" * 5_000
+    record = encode_heartbeat(SENDER, Position(95))
+    with pytest.raises(DecodeError, match="recursion"):
+        decode_record(record[:-1] + b',"unknown":' + nested + b"}")
+    row = Topic("orders", 1, None, JsonText("{}"), 0, 0)
+    payload = encoded(events_of((Operation.INSERT, row, None)))
+    with pytest.raises(DecodeError, match="recursion"):
+        transaction_of(decoded(payload.replace(b'"name":', b'"unknown":' + nested + b',"name":')), EVERYTHING, 1)

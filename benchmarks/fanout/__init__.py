@@ -1,0 +1,1 @@
+"""What the sinks for Kafka and MQTT cost, beside bare clients."""
