@@ -72,7 +72,7 @@ class Link:
         self.error: BrokerUnusable | None = None
 
     @classmethod
-    async def connect(cls, settings: MqttSettings, client_id: str, will: Will, clock: LoopClock) -> Link:
+    async def connect(cls, settings: MqttSettings, client_id: str, will: Will | None, clock: LoopClock) -> Link:
         """Raises BrokerUnusable. A cancelled call leaves no connection behind."""
         context = await asyncio.to_thread(tls_context, settings) if settings.tls else None
         client = _client(settings, client_id, will, context)
@@ -262,7 +262,7 @@ class Batch:
             self._waiter.set_result(None)
 
 
-def _client(settings: MqttSettings, client_id: str, will: Will, context: ssl.SSLContext | None) -> Client:
+def _client(settings: MqttSettings, client_id: str, will: Will | None, context: ssl.SSLContext | None) -> Client:
     return Client(
         settings.host,
         settings.port,

@@ -36,6 +36,7 @@ class Session:
 
     def start(self) -> None:
         self._closing = False
+        self.error = None
         self._disconnected_at = self._clock.monotonic()
         self._tasks.supervise("connection", self._run)
 

@@ -9,6 +9,7 @@ from functools import partial
 from astha.subscribers import (
     PUBLISHED,
     BackgroundTasks,
+    CheckResult,
     Commit,
     ComponentContext,
     ConsistentRead,
@@ -20,7 +21,7 @@ from astha.subscribers import (
 )
 from components.lib.change_formats import Origin, open_format
 from components.lib.transaction_stream import TransactionStream
-from components.mqtt_sink.errors import PublishRefused
+from components.mqtt_sink.errors import BrokerUnusable, PublishRefused
 from components.mqtt_sink.followers import Heartbeats
 from components.mqtt_sink.link import Batch, Link
 from components.mqtt_sink.messages import ChangeMessages, record_publication, refresh_publication
@@ -92,9 +93,22 @@ class MqttSink:
             self._changes.oversized = oversized
 
     async def stop(self) -> None:
-        await self._tasks.stop()
-        await self._states.farewell()
-        await self._session.stop()
+        """Takes a few seconds if the broker does not respond. A cancelled call closes the connection too."""
+        try:
+            await self._tasks.stop()
+            await self._states.farewell()
+        finally:
+            await self._session.stop()
+
+    async def check(self) -> list[CheckResult]:
+        """Connects with an identifier of its own: a daemon that runs keeps its connection."""
+        name, broker = "mqtt broker", self._settings.address
+        try:
+            link = await Link.connect(self._settings, f"astha-check-{secrets.token_hex(8)}", None, self._context.clock)
+        except BrokerUnusable as error:
+            return [CheckResult(name, str(error), "start the broker, or correct the settings of the component")]
+        await link.close()
+        return [CheckResult(name, f"{broker} accepts the connection")]
 
     async def on_health(self) -> bool:
         self._session.require_connection(_GRACE_S)

@@ -291,3 +291,38 @@ async def test_a_refresh_that_fails_begins_again(mosquitto: Mosquitto, prefix: s
         reads = [message for message in listener.received if message.properties.get("refresh") == whole]
     assert [notice["state"] for notice in notices] == ["BEGIN"] * (len(notices) - 1) + ["END"]
     assert len({message.topic for message in reads if "/read/" in message.topic}) == 500
+
+
+async def test_a_stop_while_it_connects(mosquitto: Mosquitto, prefix: str, sinks: Sinks) -> None:
+    async with PostgresProxy("127.0.0.1", mosquitto.port) as proxy:
+        proxy.go_deaf()
+        sink = await sinks.start(f"mqtt://127.0.0.1:{proxy.port}", prefix, timeout_s=30)
+        await eventually(lambda: proxy.connections > 0, "a connection begins")
+        await asyncio.wait_for(sink.stop(), 10)
+        proxy.listen()
+        await sink.start()
+        await eventually(lambda: delivered(deliver(sink, FakeRegistry().commit(topic("a")))), "delivered")
+
+
+async def test_a_stop_that_is_cancelled_disconnects(mosquitto: Mosquitto, prefix: str, sinks: Sinks) -> None:
+    async with PostgresProxy("127.0.0.1", mosquitto.port) as proxy:
+        sink = await sinks.start(f"mqtt://127.0.0.1:{proxy.port}", prefix, timeout_s=30)
+        link = await sink._session.link()
+        proxy.go_deaf()
+        stopping = asyncio.create_task(sink.stop())
+        await eventually(lambda: link.in_flight > 0, "the states are on their way")
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        assert link.error is not None
+        assert sink._session.current is None
+
+
+async def test_the_check_tells_whether_the_broker_accepts_it(mosquitto: Mosquitto, prefix: str, sinks: Sinks) -> None:
+    sink = await sinks.start(mosquitto.url, prefix, client_id=prefix)
+    await sink._session.link()
+    (passed,) = await sink.check()
+    assert passed.remedy is None
+    assert sink._session.connections == 1
+    (failed,) = await (await sinks.start(f"mqtt://127.0.0.1:{free_port()}", prefix)).check()
+    assert "Connection refused" in failed.detail
+    assert failed.remedy is not None

@@ -11,12 +11,12 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 
 def by_the_library(content_type: str, named: list[tuple[str, str]]) -> bytes:
-    properties = Properties(PacketTypes.PUBLISH)
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # the library has no types here
     properties.PayloadFormatIndicator = 1
     properties.ContentType = content_type
     for pair in named:
         properties.UserProperty = pair
-    return bytes(properties.pack())
+    return bytes(properties.pack())  # type: ignore[no-untyped-call]  # as above
 
 
 @given(_TEXT, st.lists(st.tuples(_TEXT, _TEXT), max_size=20))
