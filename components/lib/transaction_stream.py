@@ -48,7 +48,7 @@ class TransactionStream:
 
     def __init__(self, store: MetadataStore, component: str, group: str, tables: frozenset[str]) -> None:
         self._store = store
-        self._name = f"transactions:{component}"
+        self._name = f"transactions:{group}:{component}"
         self._sender = Sender(group=group, epoch=0, history="", covers=tuple(sorted(tables)))
         self._generation = 0  # of histories and leaders: a heartbeat that began in an earlier one is not sent
         self._unconfirmed: deque[Commit] = deque()

@@ -51,7 +51,7 @@ async def test_a_restart_continues_the_history_and_a_refresh_begins_one(harness:
     first, one, two, second = sent(harness, kafka)
     assert first.history == one.history == two.history != second.history
     assert (two.previous, two.position, second.position) == (1, 2, 2)
-    assert harness.store.identities == {"transactions:kafka_sink": second.history}
+    assert harness.store.identities == {"transactions:astha:kafka_sink": second.history}
 
 
 async def test_heartbeats_wait_until_commits_are_visible(harness: Harness, kafka: KafkaBroker) -> None:

@@ -51,7 +51,7 @@ async def test_the_history_survives_the_process_and_changes_with_a_refresh() -> 
     assert first.history == second.history != gap.history
     assert isinstance(gap, GapRecord)
     assert (gap.previous, gap.position, gap.reason) == (90, 90, "a refresh")
-    assert store.identities == {"transactions:mqtt_sink": gap.history}
+    assert store.identities == {"transactions:astha:mqtt_sink": gap.history}
 
 
 async def test_the_registry_knows_a_history_before_its_gap_is_sent() -> None:
