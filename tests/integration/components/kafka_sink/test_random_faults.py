@@ -84,7 +84,7 @@ class Scenario:
         waiting = self.history[self.acknowledged :]
         while waiting:
             batch, waiting = waiting[:5], waiting[5:]
-            await retried(lambda batch=batch: deliver(sink, *batch))  # type: ignore[misc]
+            await retried(lambda batch=batch: deliver(sink, *batch))
             if self.random.random() < 0.7:  # the ledger is written now and then
                 self.acknowledged = len(self.history) - len(waiting)
         self.acknowledged = max(self.acknowledged, len(self.history) - self.random.randrange(6))
