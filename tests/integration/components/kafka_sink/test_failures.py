@@ -212,6 +212,7 @@ async def test_an_outage_longer_than_the_queue_ends_in_a_refresh(
         assert harness.in_topics(breakable_kafka) == harness.in_registry()
 
 
+@pytest.mark.slow
 async def test_stop_ends_while_the_broker_hangs(harness: Harness, breakable_kafka: KafkaBroker) -> None:
     sink = harness.sink(**IMPATIENT)
     await sink.start()

@@ -101,6 +101,7 @@ async def test_a_refresh_is_repeated_after_a_crash_in_the_middle(
     assert harness.in_topics(kafka) == harness.in_registry()
 
 
+@pytest.mark.slow
 async def test_a_refresh_with_little_room_in_flight(harness: Harness, kafka: KafkaBroker) -> None:
     harness.registry.commit(*files(*range(3000)))
     async with harness.started(max_in_flight_bytes=50_000) as sink:
@@ -108,6 +109,7 @@ async def test_a_refresh_with_little_room_in_flight(harness: Harness, kafka: Kaf
     assert harness.in_topics(kafka) == harness.in_registry()
 
 
+@pytest.mark.slow
 async def test_a_refresh_is_cancelled_promptly(harness: Harness) -> None:
     harness.registry.commit(*files(*range(5_000)))
     async with harness.started() as sink:

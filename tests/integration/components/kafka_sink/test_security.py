@@ -51,7 +51,7 @@ def forbid(broker: KafkaBroker, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-@pytest.mark.parametrize("encrypted", [True, False])
+@pytest.mark.parametrize("encrypted", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_a_user_with_a_password(secure_kafka: KafkaBroker, allowed: str, mechanism: str, encrypted: bool) -> None:
     harness = Harness(secure_kafka.listener("SASL_SSL" if encrypted else "SASL_PLAINTEXT"), allowed)
     secure: dict[str, Any] = {"tls": {"ca": str(tls.AUTHORITY)}} if encrypted else {}
