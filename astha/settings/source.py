@@ -50,7 +50,7 @@ def parse_stream_url(url: str) -> StreamAddress:
         raise ValueError(f"the source's URL lacks {what}")
     if parts.query or parts.fragment:
         raise ValueError("a source's URL has no parameters: set source.kafka or source.mqtt instead")
-    if parts.scheme != "kafka" and set(name) & set("+#"):
+    if parts.scheme != "kafka" and ("#" in url or set("+#") & set(name)):
         raise ValueError("the prefix in the source's URL must not contain the wildcards + and #")
     servers = tuple(_server(host, _DEFAULT_PORTS[parts.scheme]) for host in hosts.split(","))
     if parts.scheme != "kafka" and len(servers) > 1:
