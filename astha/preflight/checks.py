@@ -17,6 +17,7 @@ from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import postgres_checks as server_checks
 from astha.preflight.file_modes import file_modes
+from astha.preflight.follower_checks import follower_checks
 from astha.preflight.groups import change_log_check, group_checks
 from astha.preflight.results import PreflightResult, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
@@ -53,6 +54,7 @@ async def preflight(settings: Settings) -> list[PreflightResult]:
             results += await _postgres(settings, subscriptions or {}, areas)
         else:
             results.append(_registry_file(settings))
+        results += await follower_checks(settings, _tables(subscriptions or {}))
         if subscriptions is not None:
             results += await _groups(settings, in_file, subscriptions)
         results += file_modes(settings)
@@ -231,19 +233,28 @@ def _registry_file(settings: Settings) -> PreflightResult:
     return ok("registry file", f"{path} can be tailed")
 
 
+def _tables(subscriptions: Subscriptions) -> frozenset[str]:
+    return frozenset(table for subscription in subscriptions.values() for table in subscription.tables)
+
+
 async def _postgres(settings: Settings, subscriptions: Subscriptions, areas: frozenset[Area]) -> list[PreflightResult]:
     conninfo = settings.registry.conninfo()
-    tables = sorted({table for subscription in subscriptions.values() for table in subscription.tables})
+    tables = sorted(_tables(subscriptions))
+    checks = {
+        name: check
+        for name, check in server_checks.CHECKS.items()
+        if settings.source.address is None or name in server_checks.OF_FOLLOWERS
+    }
     results: list[PreflightResult] = []
     try:
         async with connected(conninfo) as connection:
             target = server_checks.Target(connection, conninfo, settings.source, tables, areas)
-            for name, check in server_checks.CHECKS.items():
+            for name, check in checks.items():
                 try:
                     results.append(await check(target))
                 except (psycopg.Error, SourceError) as error:
                     results.append(unknown(name, str(error)))
     except SourceError as error:
         done = {result.check for result in results}
-        results += [unknown(name, str(error)) for name in server_checks.CHECKS if name not in done]
+        results += [unknown(name, str(error)) for name in checks if name not in done]
     return results

@@ -209,3 +209,6 @@ CHECKS: dict[str, Callable[[Target], Awaitable[PreflightResult]]] = {
     "table privileges": table_privileges,
     "slot": slot,
 }
+
+OF_FOLLOWERS = frozenset({"server version", "table privileges"})
+"""A daemon that follows another one reads no WAL."""

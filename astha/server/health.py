@@ -62,5 +62,6 @@ def _source_reasons(daemon: Daemon, stall_after_s: float) -> list[str]:
     if not status.connected:
         return [f"source is not connected: {status.detail or 'connecting'}"]
     if status.silent_s is not None and status.silent_s > stall_after_s:
-        return [f"source is stalled: connected, but it has sent nothing for {status.silent_s:.0f} s"]
+        silent = f"connected, but it has sent nothing for {status.silent_s:.0f} s"
+        return [f"source is stalled: {status.detail or silent}"]
     return []

@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from astha.settings.groups import PostgresSourceSettings, SettingsGroup
 
-_DEFAULT_PORTS = {"kafka": 9092, "mqtt": 1883}
+_DEFAULT_PORTS = {"kafka": 9092, "mqtt": 1883, "mqtts": 8883}
 
 
 class StreamAddress(msgspec.Struct, frozen=True):
@@ -23,6 +23,7 @@ class StreamAddress(msgspec.Struct, frozen=True):
     name: str  # the topic, or the prefix of topics
     user: str | None
     password: str | None
+    tls: bool = False  # as the scheme mqtts says
 
     @property
     def shown(self) -> str:
@@ -37,8 +38,10 @@ class StreamAddress(msgspec.Struct, frozen=True):
 def parse_stream_url(url: str) -> StreamAddress:
     """Raises ValueError, which shows neither user nor password."""
     parts = urlsplit(url)
-    if parts.scheme not in ("kafka", "mqtt"):
-        raise ValueError("a source's URL begins with kafka:// or mqtt://; leave it out to read the registry itself")
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise ValueError(
+            "a source's URL begins with kafka://, mqtt:// or mqtts://; leave it out to read the registry itself"
+        )
     userinfo, _, hosts = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
     name = unquote(parts.path).strip("/")
@@ -47,13 +50,14 @@ def parse_stream_url(url: str) -> StreamAddress:
         raise ValueError(f"the source's URL lacks {what}")
     if parts.query or parts.fragment:
         raise ValueError("a source's URL has no parameters: set source.kafka or source.mqtt instead")
-    if parts.scheme == "mqtt" and set(name) & set("+#"):
+    if parts.scheme != "kafka" and ("#" in url or set("+#") & set(name)):
         raise ValueError("the prefix in the source's URL must not contain the wildcards + and #")
     servers = tuple(_server(host, _DEFAULT_PORTS[parts.scheme]) for host in hosts.split(","))
-    if parts.scheme == "mqtt" and len(servers) > 1:
+    if parts.scheme != "kafka" and len(servers) > 1:
         raise ValueError("a source's mqtt:// URL names one server")
     transport: Literal["kafka", "mqtt"] = "kafka" if parts.scheme == "kafka" else "mqtt"
-    return StreamAddress(transport, servers, name, unquote(user) or None, unquote(password) or None)
+    tls = parts.scheme == "mqtts"
+    return StreamAddress(transport, servers, name, unquote(user) or None, unquote(password) or None, tls)
 
 
 def _server(text: str, default_port: int) -> tuple[str, int]:
@@ -72,7 +76,7 @@ class BrokerSettings(SettingsGroup):
 
     user: str | None = Field(None, description="User name; may also be part of the URL.")
     password: SecretStr | None = Field(None, description="Password; may also be part of the URL.")
-    tls: bool = Field(False, description="Use TLS.")
+    tls: bool = Field(False, description="Use TLS; an mqtts:// URL does, too.")
     ca_file: Path | None = Field(None, description="Trust these certificate authorities (PEM), not the system's.")
     certificate_file: Path | None = Field(None, description="Client certificate (PEM).")
     key_file: Path | None = Field(None, description="The client certificate's key (PEM).")
@@ -84,8 +88,6 @@ class BrokerSettings(SettingsGroup):
     def _pairs(self) -> Self:
         if (self.certificate_file is None) is not (self.key_file is None):
             raise ValueError("set both certificate_file and key_file, or neither")
-        if not self.tls and (self.ca_file or self.certificate_file):
-            raise ValueError("certificates are used with TLS only: set tls to true")
         return self
 
     def secrets(self) -> Iterator[str]:

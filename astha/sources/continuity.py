@@ -53,7 +53,7 @@ class Continuity:
         """Everything up to here has been received; None if that is not known of this history."""
         self.sent = Position(0)  # the highest position of this history that was seen
         self.uncovered: frozenset[str] = frozenset()  # subscribed tables that the last sender does not send
-        self.heartbeats = 0
+        self.records = 0  # of the leader
         self.stale = 0  # records of deposed leaders
         self.malformed = 0
 
@@ -98,6 +98,7 @@ class Continuity:
             self.stale += 1
             return []
         self.epoch = record.epoch
+        self.records += 1
         if not self._covered(record):
             return []
         if isinstance(record, GapRecord):
@@ -136,7 +137,6 @@ class Continuity:
         return self._start(position)
 
     def _take_heartbeat(self, record: HeartbeatRecord) -> list[Batch]:
-        self.heartbeats += 1
         sent, received = Position(record.position), self.position
         if not self._synchronising:
             if received is not None and record.previous <= received:

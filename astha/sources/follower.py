@@ -36,7 +36,7 @@ class Follower:
         self.continuity = Continuity(tables)
         self._heard = clock.monotonic()
         self._asked = float("-inf")
-        self._heartbeats = 0
+        self._records = 0
 
     async def recorded_history(self) -> str | None:
         async for attempt in _RETRY.retrying(self._clock, retry_on=_is_registry_error, on_retry=_log_retry):
@@ -45,7 +45,7 @@ class Follower:
         return None if found is None else found.identity
 
     async def deliver(
-        self, records: Iterable[tuple[int, bytes]], taken: Callable[[int], None] | None = None
+        self, records: Iterable[tuple[int, bytes]], taken: Callable[[int], None] = lambda offset: None
     ) -> AsyncGenerator[Batch, None]:
         """Yields what the records, each with its offset, allow to pass on. Calls `taken` after each record."""
         continuity = self.continuity
@@ -68,15 +68,14 @@ class Follower:
                 yield batch
                 if isinstance(batch, Gap):
                     await self._record_history()
-            if taken is not None:
-                taken(offset)
+            taken(offset)
             if continuity.stale > stale:
                 await self._check_registry()
             size += len(payload)
             if size > _SLICE_BYTES and ready:
                 yield ready
                 ready, size = [], 0
-        self._note_heartbeat()
+        self._note_records()
         if ready:
             yield ready
         if progress is not None:
@@ -88,7 +87,7 @@ class Follower:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the leader's last heartbeat."""
+        """Seconds since the leader's last record."""
         return self._clock.monotonic() - self._heard
 
     @property
@@ -97,14 +96,13 @@ class Follower:
         continuity = self.continuity
         if self.silent_s > _QUIET_S:
             return f"no heartbeat of the leader for {self.silent_s:.0f} s"
-        if continuity.synchronising and continuity.heartbeats:
-            return "waits until everything that it did not receive is visible in the registry"
+        if continuity.synchronising and continuity.records:
+            return "waits for a heartbeat: everything that was not received has to be visible in the registry"
         return None
 
-    def _note_heartbeat(self) -> None:
-        if self.continuity.heartbeats != self._heartbeats:
-            self._heartbeats = self.continuity.heartbeats
-            self._heard = self._clock.monotonic()
+    def _note_records(self) -> None:
+        if self.continuity.records != self._records:
+            self._records, self._heard = self.continuity.records, self._clock.monotonic()
 
     async def _record_history(self) -> None:
         """After the consumer has taken the Gap: a crash before finds it again."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 
 import structlog
@@ -21,6 +23,7 @@ log = structlog.get_logger(__name__)
 _REASON = "the sink of the transaction stream has refreshed"
 _LISTED = b'"events":['
 _HEAD_BYTES = 4_096
+_LAST_BEAT_S = 2.0
 
 
 class TransactionRecords:
@@ -41,7 +44,9 @@ class TransactionRecords:
         self._worker = worker
         self._outbox = outbox
         self._largest_record = largest_record
-        self._stream = TransactionStream(context.store, context.component, context.group, context.tables)
+        self._stream = TransactionStream(
+            context.store, context.component, context.group, context.tables, context.component_states
+        )
         self._tasks = BackgroundTasks("kafka sink", context.clock)
         self._numbers = count()
         self.counters: Counter[str] = Counter()
@@ -52,7 +57,11 @@ class TransactionRecords:
             self._tasks.supervise("heartbeat", self._beat)
 
     async def stop(self) -> None:
+        """The last heartbeat says how far the stream has come: a successor resumes there."""
         await self._tasks.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_BEAT_S):
+                await self._try_beat()
 
     def resume_at(self, position: Position, epoch: int) -> None:
         self._stream.resume_at(position, epoch)
@@ -75,13 +84,16 @@ class TransactionRecords:
     async def _beat(self) -> None:
         while True:
             await self._context.clock.sleep(self._settings.heartbeat_s)
-            try:
-                heartbeat = await self._stream.heartbeat()
-                if heartbeat is not None:
-                    await self._worker.run(self._send_heartbeat, heartbeat)
-                    self.counters["heartbeats"] += 1
-            except (Retry, RegistryError) as error:
-                log.debug("heartbeat not sent", error=str(error))
+            await self._try_beat()
+
+    async def _try_beat(self) -> None:
+        try:
+            heartbeat = await self._stream.heartbeat()
+            if heartbeat is not None:
+                await self._worker.run(self._send_heartbeat, heartbeat)
+                self.counters["heartbeats"] += 1
+        except (Retry, RegistryError) as error:
+            log.debug("heartbeat not sent", error=str(error))
 
     # ---- in the sink's thread -----------------------------------------------------------------------------
 

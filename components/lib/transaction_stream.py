@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ from astha.events.stream_records import (
     encode_unlisted,
     join_transaction,
 )
-from astha.subscribers import Commit, Event, MetadataStore, Position, Retry, Row
+from astha.subscribers import Commit, ComponentState, Event, MetadataStore, Position, Retry, Row
 
 _LARGE_EVENTS = 200
 """A commit with more events is encoded in steps: 200 events take about half a millisecond."""
@@ -46,9 +46,19 @@ class TransactionStream:
     order, and call `acknowledged` for each when the broker has it.
     """
 
-    def __init__(self, store: MetadataStore, component: str, group: str, tables: frozenset[str]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        component: str,
+        group: str,
+        tables: frozenset[str],
+        states: Callable[[], Sequence[ComponentState]] = tuple,
+    ) -> None:
+        """`states` are those of the daemon's components: this one's position says how far it has come."""
         self._store = store
-        self._name = f"transactions:{group}:{component}"
+        self._name = f"transactions:{component}"
+        self._component = component
+        self._states = states
         self._sender = Sender(group=group, epoch=0, history="", covers=tuple(sorted(tables)))
         self._generation = 0  # of histories and leaders: a heartbeat that began in an earlier one is not sent
         self._unconfirmed: deque[Commit] = deque()
@@ -115,13 +125,21 @@ class TransactionStream:
         position, generation, commits = self.position, self._generation, len(self._unconfirmed)
         if position is None:
             return None
+        reached = self._reached(position)
         if commits and not await self._visible(commits):
             return None
         if generation != self._generation:
             return None
         for _ in range(commits):
             self._unconfirmed.popleft()
-        return StreamMessage("heartbeat", encode_heartbeat(self._sender, position), position, position, generation)
+        payload = encode_heartbeat(self._sender, reached, position)
+        return StreamMessage("heartbeat", payload, position, reached, generation)
+
+    def _reached(self, sent: Position) -> Position:
+        """Returns the position up to which there is nothing more to send. A successor may resume there: followers that
+        only knew the last transaction would take everything between for missing.
+        """
+        return max([sent, *(state.position for state in self._states() if state.component == self._component)])
 
     def is_current(self, heartbeat: StreamMessage) -> bool:
         """Whether the heartbeat may still be sent. Call it immediately before: a refresh may have begun."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from astha.subscribers import Backoff, DeliveryError, LoopClock, Problem, RegistryError
 from components.lib.transaction_stream import TransactionStream
 from components.mqtt_sink.errors import BrokerUnusable
@@ -10,6 +13,7 @@ from components.mqtt_sink.messages import record_publication
 from components.mqtt_sink.session import Session
 from components.mqtt_sink.topics import Topics
 
+_LAST_BEAT_S = 2.0
 _BACKOFF = Backoff(initial_s=1.0, max_s=60.0)
 
 
@@ -36,6 +40,12 @@ class Heartbeats:
                 self._note(repr(error))
             else:
                 failures = 0
+
+    async def last(self, stream: TransactionStream) -> None:
+        """Says how far the stream has come: a successor resumes there."""
+        with suppress(TimeoutError, DeliveryError, RegistryError):
+            async with asyncio.timeout(_LAST_BEAT_S):
+                await self._beat(stream)
 
     def problems(self) -> list[Problem]:
         return [] if self._problem is None else [self._problem]

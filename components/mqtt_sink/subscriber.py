@@ -52,7 +52,9 @@ class MqttSink:
         self._states = StateReporter(context, self._session, self._topics, daemon)
         self._stream: TransactionStream | None = None
         if settings.transactions:
-            self._stream = TransactionStream(context.store, context.component, context.group, context.tables)
+            self._stream = TransactionStream(
+                context.store, context.component, context.group, context.tables, context.component_states
+            )
         self._heartbeats = Heartbeats(context.clock, self._session, self._topics, settings.heartbeat_s)
         self._tasks = BackgroundTasks(context.component, context.clock)
         self._database = ""
@@ -96,6 +98,8 @@ class MqttSink:
         """Takes a few seconds if the broker does not respond. A cancelled call closes the connection too."""
         try:
             await self._tasks.stop()
+            if self._stream is not None:
+                await self._heartbeats.last(self._stream)
             await self._states.farewell()
         finally:
             await self._session.stop()

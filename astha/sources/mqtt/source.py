@@ -73,7 +73,7 @@ class MqttConnection(msgspec.Struct, frozen=True):
             clean_start=True,
             keepalive=settings.keepalive_s,
             timeout=settings.connect_timeout_s,
-            tls_context=tls_context(settings, "source.mqtt") if settings.tls else None,
+            tls_context=tls_context(settings, "source.mqtt") if settings.tls or self.address.tls else None,
             socket_options=[_NODELAY],
             logger=_library_log,
             **options,

@@ -132,9 +132,9 @@ async def test_a_heartbeat_follows_what_was_sent(mosquitto: Mosquitto, prefix: s
     records = [decode_record(message.payload) for message in listener.received]
     kinds = [type(record) for record in records]
     sent = kinds.index(TransactionRecord)
-    assert {record.position for record in records[:sent]} == {0}
-    assert all(isinstance(record, HeartbeatRecord) and record.position in (0, 1) for record in records[sent + 1 :])
-    assert records[-1].position == 1
+    assert {record.previous for record in records[:sent]} == {0}
+    assert all(isinstance(record, HeartbeatRecord) and record.previous in (0, 1) for record in records[sent + 1 :])
+    assert records[-1].previous == 1
 
 
 async def test_a_refresh_reads_every_row_and_begins_a_history(mosquitto: Mosquitto, prefix: str, sinks: Sinks) -> None:

@@ -7,7 +7,18 @@ from typing import cast
 import pytest
 
 from astha.events.stream_records import GapRecord, HeartbeatRecord, TransactionRecord, decode_record, transaction_of
-from astha.subscribers import Commit, ConsistentRead, Event, MetadataStore, Operation, Position, Retry, Row, Topic
+from astha.subscribers import (
+    Commit,
+    ComponentState,
+    ConsistentRead,
+    Event,
+    MetadataStore,
+    Operation,
+    Position,
+    Retry,
+    Row,
+    Topic,
+)
 from components.lib import transaction_stream
 from components.lib.transaction_stream import TransactionStream
 from registry.json_text import JsonText
@@ -141,3 +152,17 @@ async def test_commits_that_wait_for_confirmation_are_limited(monkeypatch: pytes
     stream.acknowledged(_commit(2, 96)[0].commit)
     with pytest.raises(Retry, match="registry does not respond"):
         stream.require_room()
+
+
+async def test_a_heartbeat_says_how_far_the_stream_has_come_beyond_the_last_commit() -> None:
+    states = [
+        ComponentState("mqtt_sink", "live", None, Position(130)),
+        ComponentState("o", "live", None, Position(999)),
+    ]
+    stream = TransactionStream(cast("MetadataStore", IdentityStore()), "mqtt_sink", "astha", TABLES, lambda: states)
+    await stream.open()
+    stream.resume_at(Position(90), 7)
+    message = await stream.heartbeat()
+    assert message is not None
+    record = decode_record(message.payload)
+    assert (record.previous, record.position) == (message.previous, message.position) == (90, 130)
