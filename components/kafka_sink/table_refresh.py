@@ -10,10 +10,10 @@ import structlog
 from astha.subscribers import PUBLISHED, ConsistentRead, Position, Row
 from components.kafka_sink.client import KafkaClients
 from components.kafka_sink.errors import NotAcknowledged
-from components.kafka_sink.live_keys import LiveKeys, TopicReader
 from components.kafka_sink.outbox import Outbox
 from components.kafka_sink.settings import KafkaSinkSettings
 from components.kafka_sink.table_records import TableRecords
+from components.kafka_sink.topic_keys import TopicKeys, TopicReader
 from components.kafka_sink.worker import Worker
 from components.lib.change_formats import Origin
 
@@ -46,7 +46,7 @@ class TableRefresh:
         """`partitions`: their number, by table. The topics are read before the first row is sent."""
         tables = frozenset(partitions)
         await self._worker.run(self._settle)
-        keys = await self._worker.run(LiveKeys)
+        keys = await self._worker.run(TopicKeys)
         try:
             await self._worker.run(self._read_keys, keys, partitions)
             await self._worker.run(self._records.send_refresh_marker, "BEGIN", position, Counter())
@@ -69,19 +69,19 @@ class TableRefresh:
         finally:
             self._outbox.forget()
 
-    def _read_keys(self, keys: LiveKeys, partitions: Mapping[str, int]) -> None:
+    def _read_keys(self, keys: TopicKeys, partitions: Mapping[str, int]) -> None:
         topics = {self._settings.topic_of(table): count for table, count in partitions.items()}
         reader = TopicReader(self._settings, self._clients.consumer, topics, self._worker.interrupted)
         reader.read(keys, lambda count: self._progress("refresh_keys", count))
 
-    def _send_rows(self, keys: LiveKeys, rows: Sequence[Row], origin: Origin, position: Position, ends: bool) -> None:
+    def _send_rows(self, keys: TopicKeys, rows: Sequence[Row], origin: Origin, position: Position, ends: bool) -> None:
         table = rows[0].table
         sent = self._records.send_rows(rows, origin, position, ends)
         keys.remove(self._settings.topic_of(table), sent)
         self._counts[table] += len(rows)
         self._progress("refresh_rows", len(rows))
 
-    def _bury(self, keys: LiveKeys, tables: Sequence[str], origin: Origin, position: Position) -> None:
+    def _bury(self, keys: TopicKeys, tables: Sequence[str], origin: Origin, position: Position) -> None:
         for table in tables:
             for page in keys.pages(self._settings.topic_of(table)):
                 self._records.send_tombstones(table, page, origin, position)

@@ -56,7 +56,7 @@ class TransactionStream:
     ) -> None:
         """`states` are those of the daemon's components: this one's position says how far it has come."""
         self._store = store
-        self._name = f"transactions:{component}"
+        self._name = f"transactions:{group}:{component}"
         self._component = component
         self._states = states
         self._sender = Sender(group=group, epoch=0, history="", covers=tuple(sorted(tables)))

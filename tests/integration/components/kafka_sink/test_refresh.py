@@ -37,7 +37,7 @@ async def test_rows_deleted_while_the_sink_was_away_become_tombstones(harness: H
         await harness.refresh(sink)
         counts = {metric.name: metric.value for metric in sink.metrics()}
     assert harness.in_topics(kafka) == harness.in_registry()
-    assert counts["refresh_tombstones"] == 6
+    assert counts["refresh_tombstones"] == 7  # also for the row that had one: it may have been a repetition
     assert counts["refresh_rows"] == 50 - 1 - 5 + 2 + 1
 
 

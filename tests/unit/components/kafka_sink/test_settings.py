@@ -9,8 +9,8 @@ from kafka import errors as kafka_errors
 from pydantic import ValidationError
 
 from components.kafka_sink.errors import cause_of, explain
-from components.kafka_sink.live_keys import LiveKeys
 from components.kafka_sink.settings import KafkaSinkSettings
+from components.kafka_sink.topic_keys import TopicKeys
 from components.kafka_sink.topics import specs
 
 
@@ -96,7 +96,7 @@ def test_explanations(error: Exception, expected: str) -> None:
 
 
 def test_live_keys() -> None:
-    keys = LiveKeys()
+    keys = TopicKeys()
     keys.add("a", [b"%04d" % number for number in range(2_500)])
     keys.add("b", [b"0001"])
     keys.remove("a", [b"%04d" % number for number in range(0, 2_500, 2)])

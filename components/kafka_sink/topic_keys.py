@@ -1,4 +1,4 @@
-"""The keys that topics hold a row for, in a temporary file: a topic may hold more of them than fit in memory."""
+"""The keys of the records of topics, in a temporary file: a topic may have more of them than fit in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLL_MS = 200
 _PAGE = 1_000
 
 
-class LiveKeys:
+class TopicKeys:
     """Used by one thread. Closing it removes the file."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TopicReader:
         self._partitions = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
         self._interrupted = interrupted
 
-    def read(self, keys: LiveKeys, progress: Callable[[int], None]) -> None:
+    def read(self, keys: TopicKeys, progress: Callable[[int], None]) -> None:
         """Fills `keys`. Raises BrokerUnusable."""
         consumer = self._open_consumer()
         try:
@@ -74,7 +74,7 @@ class TopicReader:
         finally:
             consumer.close(autocommit=False)
 
-    def _read(self, consumer: KafkaConsumer, keys: LiveKeys, progress: Callable[[int], None]) -> None:
+    def _read(self, consumer: KafkaConsumer, keys: TopicKeys, progress: Callable[[int], None]) -> None:
         ends = consumer.end_offsets(self._partitions)
         starts = consumer.beginning_offsets(self._partitions)
         unread = {partition: end for partition, end in ends.items() if end > starts[partition]}
@@ -99,10 +99,8 @@ class TopicReader:
                 consumer.pause(partition)
 
 
-def _apply(keys: LiveKeys, topic: str, records: Sequence[Any], end: int) -> None:
-    """The last record of a key decides. Records after the end are those of another sender."""
-    last = {
-        record.key: record.value is not None for record in records if record.key is not None and record.offset < end
-    }
-    keys.add(topic, [key for key, live in last.items() if live])
-    keys.remove(topic, [key for key, live in last.items() if not live])
+def _apply(keys: TopicKeys, topic: str, records: Sequence[Any], end: int) -> None:
+    """Takes the key of every record, also of a tombstone: that may be an old one, repeated by a leader that restarted,
+    and a reader that recognises repetitions has ignored it. Records after the end are those of another sender.
+    """
+    keys.add(topic, [record.key for record in records if record.key is not None and record.offset < end])
