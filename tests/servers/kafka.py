@@ -184,7 +184,8 @@ class KafkaBroker:
         return found
 
     def _format(self, library: Path, properties: Path) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        # Begins with a letter: the tool would take an id that begins with a hyphen for an option.
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).rstrip(b"=").decode()
         command = [java(), "-Xmx128m", *_SMALL, "-cp", f"{library}/*", "kafka.tools.StorageTool", "format"]
         command += ["-t", cluster, "-c", str(properties)]
         for name, password in self._users.items():
