@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import signal
 import socket
 import subprocess
@@ -131,11 +130,11 @@ class KafkaBroker:
 
     def pause(self) -> None:
         """Suspends the process: connections stay open, and nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._process.suspend()
 
     def resume(self) -> None:
         with suppress(AssertionError, ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)
+            self._process.resume()
 
     def responds(self) -> bool:
         try:

@@ -114,10 +114,10 @@ class Mosquitto:
 
     def hang(self) -> None:
         """Stops it in its tracks: connections stay open, and nothing responds, until `wake`."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._process.suspend()
 
     def wake(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self._process.resume()
 
     def _configuration(self) -> list[str]:
         options = self._options

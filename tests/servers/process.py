@@ -59,6 +59,16 @@ class ServerProcess:
                 raise NoServer(f"{self._name} did not start: {command[0]}: {self.log[-2_000:]}")
             time.sleep(_LOOK_S)
 
+    def suspend(self) -> None:
+        """Returns when every thread has stopped: on a busy machine that takes a moment."""
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        while not all(_stopped(task) for task in tasks.glob("*/stat")):
+            time.sleep(_LOOK_S / 10)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
@@ -71,6 +81,14 @@ class ServerProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def _stopped(stat: Path) -> bool:
+    """A thread that has ended meanwhile counts as stopped."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] in ("T", "t", "Z", "X")
+    except OSError:
+        return True
 
 
 class Server:

@@ -6,6 +6,7 @@ import asyncio
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from astha.leadership import Leadership, LeaseSettings
 from astha.presence import Presence
@@ -96,17 +97,16 @@ async def test_nothing_is_removed_by_age_while_the_clock_is_not_trusted(bench: B
     assert bench.rows.pruned == []
 
 
-async def test_trouble_is_logged_once_and_the_row_is_written_again(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_trouble_is_logged_once_and_the_row_is_written_again(bench: Bench) -> None:
     bench.rows.error = Unavailable("down")
-    async with bench.presence.reported():
-        await bench.clock.advance(60)
-        bench.rows.error = None
-        await bench.clock.advance(10)
-        assert bench.roles == ["standby"]
-        bench.rows.error = Unavailable("down again")
-    logged = capsys.readouterr().out
+    with capture_logs() as logs:
+        async with bench.presence.reported():
+            await bench.clock.advance(60)
+            bench.rows.error = None
+            await bench.clock.advance(10)
+            assert bench.roles == ["standby"]
+            bench.rows.error = Unavailable("down again")
+    logged = " | ".join(line["event"] for line in logs)
     assert logged.count("daemon can't report itself") == 1
     assert logged.count("daemon reports itself again") == 1
     assert "the daemon's row was not removed" in logged
