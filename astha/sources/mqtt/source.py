@@ -23,6 +23,7 @@ from astha.sources.broker_tls import tls_context
 from astha.sources.contract import Batch, SourceStatus
 from astha.sources.follower import Follower
 from astha.sources.mqtt.message_queue import MessageQueue, payload_of
+from astha.tasks import raise_if_cancelled
 from registry.contract import MetadataStore
 from registry.position import Position
 
@@ -138,6 +139,7 @@ class MqttSource:
                 except (MqttError, SourceLost, OSError) as error:
                     failures += 1
                     self._note_failure(error)
+                raise_if_cancelled()
                 follower.continuity.interrupted()
                 await self._clock.sleep(_RECONNECT.wait_s(failures, self._clock))
         finally:

@@ -22,6 +22,7 @@ from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.slot import connected, protocol_version, require_publication
 from astha.sources.postgres.source import PostgresSourceSettings, kinds_of
 from astha.sources.postgres.stream import ReplicationStream
+from astha.tasks import raise_if_cancelled
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -58,6 +59,7 @@ class PostgresLiveSource:
             finally:
                 if stream is not None:
                     await stream.close()
+            raise_if_cancelled()
             await self._clock.sleep(backoff.wait_s(failures, self._clock))
 
     async def _start(self, stream: ReplicationStream, tables: frozenset[str]) -> Position:

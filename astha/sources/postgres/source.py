@@ -29,7 +29,7 @@ from astha.sources.postgres.slot import (
     slot_status,
 )
 from astha.sources.postgres.stream import ReplicationStream
-from astha.tasks import cancel_and_wait
+from astha.tasks import cancel_and_wait, raise_if_cancelled
 from registry.contract import MetadataStore
 from registry.errors import RegistryError, SchemaMismatch
 from registry.models import PUBLISHED, Row
@@ -99,6 +99,7 @@ class PostgresSource:
                 log.warning("source interrupted", error=str(error), failures=failures)
             finally:
                 await self._disconnect()
+            raise_if_cancelled()
             await self._clock.sleep(backoff.wait_s(failures, self._clock))
 
     async def replay(self, tables: frozenset[str], after: Position) -> Replay:
@@ -264,4 +265,5 @@ class PostgresSource:
                 return stream.fail(SourceReset(str(error)))
             except (SourceLost, psycopg.Error, RegistryError) as error:
                 log.debug("slot status can't be read", error=str(error))
+                raise_if_cancelled()
                 await self._clock.sleep(self._settings.slot_check_interval_s)

@@ -102,8 +102,12 @@ class Deployment:
         )
 
 
+class InMemoryRecorder(RecordingSubscriber):
+    durable = False  # a successor begins with nothing, so it is refreshed
+
+
 def record(settings: object, context: object) -> RecordingSubscriber:
-    return RecordingSubscriber(*TABLES)
+    return InMemoryRecorder(*TABLES)
 
 
 @pytest.fixture
