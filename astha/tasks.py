@@ -45,8 +45,9 @@ async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
 
 
 def raise_if_cancelled() -> None:
-    """Raises a cancellation of the current task that a driver has replaced by its own error: psycopg raises the
-    server's error if a statement that fails is cancelled. For loops that catch the driver's errors and go on.
+    """Raises a cancellation of the current task that a driver has swallowed. psycopg raises the server's error if a
+    statement that fails is cancelled; before Python 3.12 `asyncio.wait_for`, and so aiomqtt, returns a result that
+    arrives together with the cancellation. For loops that go on after a call of a driver.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

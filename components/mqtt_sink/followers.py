@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from astha.subscribers import Backoff, DeliveryError, LoopClock, Problem, RegistryError
+from astha.tasks import raise_if_cancelled
 from components.lib.transaction_stream import TransactionStream
 from components.mqtt_sink.errors import BrokerUnusable
 from components.mqtt_sink.link import Batch
@@ -30,6 +31,7 @@ class Heartbeats:
         """No error ends it: another beat follows, after a while if the broker refuses them or the registry fails."""
         failures = 0
         while True:
+            raise_if_cancelled()
             await self._clock.sleep(self._interval_s if not failures else _BACKOFF.wait_s(failures, self._clock))
             try:
                 await self._beat(stream)

@@ -8,6 +8,7 @@ import structlog
 from aiomqtt import Will
 
 from astha.subscribers import BackgroundTasks, Backoff, LoopClock
+from astha.tasks import raise_if_cancelled
 from components.mqtt_sink.errors import BrokerUnusable
 from components.mqtt_sink.link import Link
 from components.mqtt_sink.settings import MqttSettings
@@ -80,11 +81,13 @@ class Session:
             except BrokerUnusable as error:
                 failures += 1
                 self._failed(error)
+                raise_if_cancelled()
                 await self._clock.sleep(_BACKOFF.wait_s(failures, self._clock))
                 continue
             began = self._clock.monotonic()
             self._connected(link)
             try:
+                raise_if_cancelled()
                 lost = await link.watch()
             finally:
                 if not self._closing:

@@ -10,6 +10,7 @@ import msgspec
 from aiomqtt import Will
 
 from astha.subscribers import ComponentContext, ComponentState, DeliveryError, Problem
+from astha.tasks import raise_if_cancelled
 from components.mqtt_sink.errors import PublishRefused
 from components.mqtt_sink.link import Batch, Link
 from components.mqtt_sink.messages import retained_publication
@@ -60,6 +61,7 @@ class StateReporter:
 
     async def run(self) -> None:
         while True:
+            raise_if_cancelled()
             link = self._session.current
             if link is not None and link.error is None:
                 await self._report(link)

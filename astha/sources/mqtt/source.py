@@ -152,6 +152,7 @@ class MqttSource:
         identifier = f"astha-{self._group}-{secrets.token_hex(4)}"
         async with self._connection.client(identifier, queue) as client:
             granted = await client.subscribe(self._connection.topic, qos=1)
+            raise_if_cancelled()
             if any(_code(code) >= _REFUSED for code in cast("tuple[Any, ...]", granted)):
                 raise SubscriptionRefused(f"the broker does not allow to subscribe to {self._connection.topic}")
             if self._failure != "connecting":
