@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from registry.contract import MetadataStore
@@ -130,16 +131,17 @@ async def test_a_daemons_row(url: str, writing: MetadataStore, run_daemon: RunDa
 
 
 async def test_a_row_that_can_not_be_written_disturbs_nothing(
-    url: str, writing: MetadataStore, run_daemon: RunDaemon, capsys: pytest.CaptureFixture[str]
+    url: str, writing: MetadataStore, run_daemon: RunDaemon
 ) -> None:
     async with writing._transaction() as connection:  # type: ignore[attr-defined]
         await connection.exec_driver_sql("ALTER TABLE daemons RENAME TO away")
-    running = await run_daemon(url, {"audit": RecordingSubscriber(GROUPS)})
-    await running.live()
-    await writing.ensure_consumer_group("g")
-    await running.agree(writing)
-    await running.stop()
-    assert "daemon can't report itself" in capsys.readouterr().out
+    with capture_logs() as logs:
+        running = await run_daemon(url, {"audit": RecordingSubscriber(GROUPS)})
+        await running.live()
+        await writing.ensure_consumer_group("g")
+        await running.agree(writing)
+        await running.stop()
+    assert any("daemon can't report itself" in line["event"] for line in logs)
 
 
 async def test_many_daemons_start_at_once(url: str, writing: MetadataStore, run_daemon: RunDaemon) -> None:
