@@ -44,12 +44,12 @@ $(STAMP): requirements.lock pyproject.toml
 PARALLEL = -n $(or $(JOBS),2) --dist loadfile
 
 test: setup ## run all tests on SQLite and PostgreSQL, the quick ones first (JOBS=2 processes)
-	$(RUN) -m pytest -q $(PARALLEL) -m "not slow"
+	$(RUN) -m pytest -q $(PARALLEL) -m "not slow and not long"
 	@# pytest exits with 5 if, and only if, nothing carries the mark.
-	$(RUN) -m pytest $(PARALLEL) -m slow || [ $$? -eq 5 ]
+	$(RUN) -m pytest $(PARALLEL) -m "slow and not long" || [ $$? -eq 5 ]
 
 quick: setup ## run the quick tests
-	$(RUN) -m pytest -q $(PARALLEL) -m "not slow"
+	$(RUN) -m pytest -q $(PARALLEL) -m "not slow and not long"
 
 faults: setup ## run the oracle and the lake test with random faults (SEED=... repeats a run, MINUTES=... runs longer)
 	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults tests/e2e
