@@ -115,6 +115,7 @@ class Outbox:
             close(producer, timeout_s)
         self._in_flight.clear()
         self._in_flight_bytes = 0
+        self._acknowledged.clear()
 
     def _flush(self) -> None:
         """Makes the producer send what it holds back to fill its batches, and waits for most of it."""

@@ -15,10 +15,13 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Its calls look at `interrupted` while they wait, and end soon after a caller was cancelled."""
+    """Its calls look at `interrupted` while they wait, and end soon after a caller was cancelled. It can be used again
+    after `close`: a component is stopped and started again when leadership is lost and won.
+    """
 
     def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._name = name
+        self._executor: ThreadPoolExecutor | None = None
         self._interrupted = threading.Event()
 
     def interrupted(self) -> bool:
@@ -32,6 +35,8 @@ class Worker:
         def begin() -> T:
             return call(*arguments, **options)
 
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
         future = asyncio.get_running_loop().run_in_executor(self._executor, begin)
         try:
             return await to_completion(future, self._interrupted.set)
@@ -40,4 +45,6 @@ class Worker:
                 self._interrupted.clear()
 
     def close(self) -> None:
-        self._executor.shutdown(wait=False)
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False)

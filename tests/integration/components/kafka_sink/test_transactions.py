@@ -116,3 +116,18 @@ async def test_a_topic_with_several_partitions_is_refused(harness: Harness, kafk
     with pytest.raises(TopicUnusable, match="has 2 partitions"):
         await sink.start()
     await sink.stop()
+
+
+async def test_a_sink_is_started_again_when_leadership_is_won_again(harness: Harness, kafka: KafkaBroker) -> None:
+    """In the same process: the daemon stops its components when it loses the lease."""
+    sink = harness.sink(layout="transactions", heartbeat_s=1000)
+    for epoch in (1, 2, 3):
+        await sink.start()
+        try:
+            assert await sink.on_health()
+            sink.resume_at(harness.registry.last, epoch)
+            await harness.commit(sink, make_row(LakeTable, id=epoch))
+        finally:
+            await sink.stop()
+    records = sent_but_heartbeats(harness, kafka)
+    assert [(record.epoch, record.previous, record.position) for record in records] == [(1, 0, 1), (2, 1, 2), (3, 2, 3)]
