@@ -101,11 +101,11 @@ async def _first_record(address: StreamAddress, settings: Settings) -> StreamRec
 async def _next_payload(address: StreamAddress, settings: Settings) -> bytes | None:
     if address.transport == "kafka":
         from astha.sources.kafka import probe as kafka
-        from astha.sources.kafka.client import Connection
+        from astha.sources.kafka.topic import KafkaTopic
 
-        connection = Connection(address, settings.source.kafka)
+        connection = KafkaTopic(address, settings.source.kafka)
         return await kafka.next_payload(connection, f"astha-{settings.group}-check", _HEARTBEAT_WITHIN_S)
     from astha.sources.mqtt import probe as mqtt
-    from astha.sources.mqtt.source import MqttConnection
+    from astha.sources.mqtt.stream import MqttStream
 
-    return await mqtt.next_payload(MqttConnection(address, settings.source.mqtt), _HEARTBEAT_WITHIN_S)
+    return await mqtt.next_payload(MqttStream(address, settings.source.mqtt), _HEARTBEAT_WITHIN_S)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from astha.settings.brokers import SaslSettings, TlsSettings, secrets_of
 from astha.settings.groups import PostgresSourceSettings, SettingsGroup
 
 _DEFAULT_PORTS = {"kafka": 9092, "mqtt": 1883, "mqtts": 8883}
@@ -71,41 +71,27 @@ def _server(text: str, default_port: int) -> tuple[str, int]:
     return host, port or default_port
 
 
-class BrokerSettings(SettingsGroup):
-    """How a follower connects to a broker."""
+class KafkaSourceSettings(SettingsGroup):
+    """How a follower connects to Kafka."""
 
-    user: str | None = Field(None, description="User name; may also be part of the URL.")
-    password: SecretStr | None = Field(None, description="Password; may also be part of the URL.")
-    tls: bool = Field(False, description="Use TLS; an mqtts:// URL does, too.")
-    ca_file: Path | None = Field(None, description="Trust these certificate authorities (PEM), not the system's.")
-    certificate_file: Path | None = Field(None, description="Client certificate (PEM).")
-    key_file: Path | None = Field(None, description="The client certificate's key (PEM).")
-    key_password: SecretStr | None = Field(None, description="Password of that key.")
-    check_hostname: bool = Field(True, description="The broker's certificate must be for its host name.")
-    connect_timeout_s: float = Field(10.0, gt=0, description="Time to connect.")
-
-    @model_validator(mode="after")
-    def _pairs(self) -> Self:
-        if (self.certificate_file is None) is not (self.key_file is None):
-            raise ValueError("set both certificate_file and key_file, or neither")
-        return self
-
-    def secrets(self) -> Iterator[str]:
-        for secret in (self.password, self.key_password):
-            if secret is not None:
-                yield secret.get_secret_value()
-
-
-class KafkaSourceSettings(BrokerSettings):
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "SCRAM-SHA-512", description="SASL mechanism, if there is a user."
+    tls: TlsSettings | None = Field(None, description="Use TLS, with the settings below; `{}` suffices.")
+    sasl: SaslSettings | None = Field(
+        None,
+        description="Authenticate with a user name and password. Those in the URL are for SCRAM-SHA-512.",
     )
+    connect_timeout_s: float = Field(10.0, gt=0, description="Time to connect.")
     fetch_max_bytes: int = Field(4 * 1024 * 1024, ge=65_536, description="Bytes per fetch.")
     request_timeout_s: float = Field(10.0, gt=1, description="A request without a response by then has failed.")
 
 
-class MqttSourceSettings(BrokerSettings):
-    keepalive_s: int = Field(10, gt=0, description="A silent connection is checked after this time.")
+class MqttSourceSettings(SettingsGroup):
+    """How a follower connects to an MQTT broker."""
+
+    user: str | None = Field(None, description="User name; may also be part of the URL.")
+    password: SecretStr | None = Field(None, description="Password; may also be part of the URL.")
+    tls: TlsSettings | None = Field(None, description="Settings of TLS, which an mqtts:// URL uses.")
+    connect_timeout_s: float = Field(10.0, gt=0, description="Time to connect.")
+    keepalive_s: int = Field(10, gt=0, le=65_535, description="A silent connection is checked after this time.")
     max_queued: int = Field(
         20_000, gt=0, description="Messages that may wait here; more are dropped, and components refresh."
     )
@@ -130,6 +116,21 @@ class SourceSettings(PostgresSourceSettings):
             parse_stream_url(url.get_secret_value())
         return url
 
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        address = self.address
+        if address is None:
+            return self
+        if address.transport == "mqtt":
+            login, known = "source.mqtt.user", self.mqtt.user is not None
+        else:
+            login, known = "source.kafka.sasl", self.kafka.sasl is not None
+        if address.user is not None and known:
+            raise ValueError(f"the URL has a user, and {login} is set: keep one of them")
+        if address.transport == "mqtt" and self.mqtt.tls is not None and not address.tls:
+            raise ValueError("source.mqtt.tls needs an mqtts:// URL")
+        return self
+
     @property
     def address(self) -> StreamAddress | None:
         return None if self.url is None else parse_stream_url(self.url.get_secret_value())
@@ -137,5 +138,4 @@ class SourceSettings(PostgresSourceSettings):
     def secrets(self) -> Iterator[str]:
         if self.address is not None and self.address.password is not None:
             yield self.address.password
-        yield from self.kafka.secrets()
-        yield from self.mqtt.secrets()
+        yield from secrets_of(self.kafka.sasl, self.kafka.tls, self.mqtt.password, self.mqtt.tls)

@@ -19,12 +19,17 @@ from registry.engines import parse_url
 
 
 def open_source(
-    url: str, store: MetadataStore, settings: PostgresSourceSettings, tail: TailSettings, clock: LoopClock
+    url: str,
+    store: MetadataStore,
+    settings: PostgresSourceSettings,
+    tail: TailSettings,
+    clock: LoopClock,
+    group: str = "astha",
 ) -> Source:
     """Both sources keep their position in the database: in a slot, or by trimming the change log."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
-        return PostgresSource(conninfo_of(parsed), store, settings, clock)
+        return PostgresSource(conninfo_of(parsed), store, settings, clock, group)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
     return SqliteSource(url, store, limits=limits, settings=tail)
 
@@ -39,13 +44,14 @@ def open_follower(
     unit: Literal["bytes", "changes"] = "bytes" if parse_url(url).drivername == "postgresql" else "changes"
     try:
         if address.transport == "kafka":
-            from astha.sources.kafka.client import Connection
             from astha.sources.kafka.source import KafkaSource
+            from astha.sources.kafka.topic import KafkaTopic
 
-            return KafkaSource(Connection(address, settings.kafka), store, group, clock, unit)
-        from astha.sources.mqtt.source import MqttConnection, MqttSource
+            return KafkaSource(KafkaTopic(address, settings.kafka), store, group, clock, unit)
+        from astha.sources.mqtt.source import MqttSource
+        from astha.sources.mqtt.stream import MqttStream
 
-        return MqttSource(MqttConnection(address, settings.mqtt), store, group, clock, unit)
+        return MqttSource(MqttStream(address, settings.mqtt), store, group, clock, unit)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"source.url needs a package that is not installed: {install([address.transport])}"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Literal, TypeAlias
 
 import structlog
 
 from astha.backoff import Backoff
 from astha.clock import LoopClock
 from astha.events import Transaction
+from astha.events.traceparent import TraceParent
 from astha.sources.continuity import Continuity
-from astha.sources.contract import Batch, Gap, Progress, Started
+from astha.sources.contract import Batch, Gap, Progress, SourceStatus, Started
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
+
+StreamPayload: TypeAlias = tuple[int, bytes, TraceParent | None]
+"""A record's offset, content and trace context."""
 
 _RETRY = Backoff(initial_s=0.2, max_s=5.0)
 _SLICE_BYTES = 256 * 1024
@@ -45,16 +50,16 @@ class Follower:
         return None if found is None else found.identity
 
     async def deliver(
-        self, records: Iterable[tuple[int, bytes]], taken: Callable[[int], None] = lambda offset: None
+        self, records: Iterable[StreamPayload], taken: Callable[[int], None] = lambda offset: None
     ) -> AsyncGenerator[Batch, None]:
-        """Yields what the records, each with its offset, allow to pass on. Calls `taken` after each record."""
+        """Yields what the records allow to pass on. Calls `taken` with each record's offset after it."""
         continuity = self.continuity
         ready: list[Transaction] = []
         progress: Progress | None = None
         size = 0
-        for offset, payload in records:
+        for offset, payload, trace in records:
             stale = continuity.stale
-            for batch in continuity.take(payload):
+            for batch in _traced(continuity.take(payload), trace):
                 if isinstance(batch, Progress):
                     progress = batch
                     continue
@@ -65,6 +70,7 @@ class Follower:
                 if ready:
                     yield ready
                     ready = []
+                progress = None  # of before: a gap may begin at a lower position
                 yield batch
                 if isinstance(batch, Gap):
                     await self._record_history()
@@ -95,7 +101,10 @@ class Follower:
         """Returns what keeps the follower from delivering, although it is connected."""
         continuity = self.continuity
         if self.silent_s > _QUIET_S:
-            return f"no heartbeat of the leader for {self.silent_s:.0f} s"
+            return (
+                f"no heartbeat of the leader for {self.silent_s:.0f} s: start it, with a sink that sends transactions "
+                "to this address, or correct source.url"
+            )
         if continuity.synchronising and continuity.records:
             return "waits for a heartbeat: everything that was not received has to be visible in the registry"
         return None
@@ -127,6 +136,31 @@ class Follower:
         if lease is not None and lease.epoch < continuity.epoch:
             log.warning("registry was restored: its lease is older than the stream", epoch=lease.epoch)
             continuity.restart(lease.epoch, "the registry was restored to an earlier state")
+
+
+def follower_status(
+    follower: Follower | None, failure: str | None, acknowledged: Position, unit: Literal["bytes", "changes"]
+) -> SourceStatus:
+    """`failure` says why nothing can be received now. The broker retains by its own rules."""
+    connected = failure is None and follower is not None
+    return SourceStatus(
+        connected=connected,
+        received=Position(0) if follower is None else follower.received,
+        acknowledged=acknowledged,
+        retained_bytes=None,
+        wal_status=None,
+        detail=failure or (follower.trouble if follower else None),
+        server=None if follower is None else follower.continuity.sent,
+        silent_s=follower.silent_s if connected and follower is not None else None,
+        unit=unit,
+    )
+
+
+def _traced(batches: list[Batch], trace: TraceParent | None) -> list[Batch]:
+    """Sets the context of a record's own commit, which is the last. What had to wait for a heartbeat has none."""
+    if trace is not None and batches and isinstance(batches[-1], list):
+        batches[-1][-1].commit.trace = trace
+    return batches
 
 
 def _is_registry_error(error: BaseException) -> bool:

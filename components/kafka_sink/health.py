@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from kafka.admin import KafkaAdminClient
 
+from astha.brokers.kafka import close
 from astha.subscribers import CheckResult, LoopClock, Retry
-from components.kafka_sink.client import KafkaClients, close
+from components.kafka_sink.client import KafkaClients
 from components.kafka_sink.errors import BrokerUnusable, TopicUnusable
 from components.kafka_sink.settings import KafkaSinkSettings
 from components.kafka_sink.topics import Topic, TopicSpec, ensure_topics, largest_record, missing_topics
@@ -36,6 +37,7 @@ class BrokerHealth:
         self.topics: dict[str, Topic] = {}
         self.largest_record = settings.max_request_bytes
         self.trouble: str | None = None
+        self.usable = False
 
     async def prepare(self) -> None:
         """Creates and checks the topics."""
@@ -77,7 +79,7 @@ class BrokerHealth:
         await self._worker.run(self._disconnect)
 
     def _recover(self) -> None:
-        self._outage_since, self._tolerant, self.trouble = None, True, None
+        self._outage_since, self._tolerant, self.trouble, self.usable = None, True, None, True
 
     def _tolerated(self) -> bool:
         now = self._clock.monotonic()
@@ -99,6 +101,7 @@ class BrokerHealth:
             found = ensure_topics(self._admin, self._settings, self._wanted)
             self.largest_record = largest_record(self._admin, self._settings, list(found))
         except BaseException:
+            self.usable = False
             self._disconnect()
             raise
         return found

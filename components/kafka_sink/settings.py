@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field
 
+from astha.brokers.kafka import KafkaConnection
+from astha.settings.brokers import SaslSettings, TlsSettings, secrets_of
 from components.lib.change_formats import FormatSettings
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -20,32 +21,6 @@ def _split(servers: object) -> object:
 
 Server = Annotated[str, Field(pattern=r"^[^\s,/@]+:[0-9]{1,5}$")]
 Servers = Annotated[tuple[Server, ...], BeforeValidator(_split), Field(min_length=1)]
-
-
-class TlsSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    ca: Path | None = Field(None, description="PEM file of the authorities to trust; null: the system's.")
-    certificate: Path | None = Field(None, description="PEM file of the client certificate.")
-    key: Path | None = Field(None, description="PEM file of the client certificate's key.")
-    key_password: SecretStr | None = Field(None, description="Password of that key.")
-    check_hostname: bool = Field(True, description="Whether the broker's certificate must be for its host name.")
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.certificate is None) is not (self.key is None):
-            raise ValueError("set both `certificate` and `key`, or neither")
-        return self
-
-
-class SaslSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "SCRAM-SHA-512", description="SASL mechanism."
-    )
-    user: str = Field(description="User name.")
-    password: SecretStr = Field(description="Password.")
 
 
 class KafkaSinkSettings(FormatSettings):
@@ -64,6 +39,13 @@ class KafkaSinkSettings(FormatSettings):
         False, description="Layout `tables`: also send BEGIN and END of each commit to PREFIX.transaction."
     )
     heartbeat_s: Seconds = Field(1.0, description="Layout `transactions`: interval of heartbeat records.")
+    send_interval_s: float = Field(
+        0.004,
+        ge=0,
+        le=1,
+        description="Least time between two deliveries: commits that arrive meanwhile are sent together. A commit "
+        "after a pause is sent at once.",
+    )
     compression: Literal["none", "lz4", "zstd"] = Field("lz4", description="Compression of record batches.")
     tls: TlsSettings | None = Field(None, description="Use TLS, with these settings.")
     sasl: SaslSettings | None = Field(None, description="Authenticate with a user name and password.")
@@ -89,10 +71,11 @@ class KafkaSinkSettings(FormatSettings):
     )
 
     def secrets(self) -> Iterator[str]:
-        if self.sasl is not None:
-            yield self.sasl.password.get_secret_value()
-        if self.tls is not None and self.tls.key_password is not None:
-            yield self.tls.key_password.get_secret_value()
+        yield from secrets_of(self.sasl, self.tls)
+
+    @property
+    def connection(self) -> KafkaConnection:
+        return KafkaConnection(self.bootstrap_servers, self.tls, self.sasl, self.connect_timeout_s)
 
     @property
     def transactions_topic(self) -> str:

@@ -6,38 +6,28 @@ A link ends with the first error. It never reconnects and never repeats a messag
 from __future__ import annotations
 
 import asyncio
-import logging
-import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
-from aiomqtt import Client, MqttError, ProtocolVersion, Will
+from aiomqtt import Client, MqttError, Will
 from paho.mqtt.reasoncodes import ReasonCode
 
+from astha.brokers.errors import BrokerError
+from astha.brokers.mqtt import BrokerLimits, MqttConnection, abort, accepted, observe, send
 from astha.subscribers import DeliveryError, LoopClock
 from astha.tasks import first_of
-from components.mqtt_sink.aiomqtt_internals import BrokerLimits, abort, observe, send
-from components.mqtt_sink.errors import BrokerUnusable, PublishRefused, accepted, connection_error
+from components.mqtt_sink.errors import BrokerUnusable, PublishRefused
 from components.mqtt_sink.properties import PackedProperties
 from components.mqtt_sink.settings import MqttSettings
-from components.mqtt_sink.tls import tls_context
 
-_MAX_CONNECT_S = 5.0
 _CLOSE_S = 1.0
 _MAX_BYTES_IN_FLIGHT = 16 << 20
 _TIME_SLICE_S = 0.002
 """After this time of sending, other tasks run: acknowledgements are read then."""
 
 _PACKET_OVERHEAD = 16  # header, length, packet number, lengths of texts
-
-_quiet = logging.getLogger(f"{__name__}.client")
-_quiet.setLevel(logging.CRITICAL)  # its errors are reported here, once
-
-_abandoned: set[asyncio.Task[Client]] = set()
-"""Connections that are being opened in a thread, and that are closed as soon as they are open."""
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -62,8 +52,9 @@ class Link:
     def __init__(self, client: Client, settings: MqttSettings, clock: LoopClock) -> None:
         self._client = client
         self._settings = settings
+        self._connection: MqttConnection = settings.connection
         self._clock = clock
-        self._limits: BrokerLimits = observe(client, min(settings.timeout_s, _MAX_CONNECT_S), self._on_acknowledged)
+        self._limits: BrokerLimits = observe(client, self._on_acknowledged)
         self._most = settings.max_in_flight
         self._pending: dict[int, _InFlight] = {}  # by packet number, in the order of sending
         self._bytes = 0
@@ -74,19 +65,13 @@ class Link:
     @classmethod
     async def connect(cls, settings: MqttSettings, client_id: str, will: Will | None, clock: LoopClock) -> Link:
         """Raises BrokerUnusable. A cancelled call leaves no connection behind."""
-        context = await asyncio.to_thread(tls_context, settings) if settings.tls else None
-        client = _client(settings, client_id, will, context)
-        link = cls(client, settings, clock)
-        opening = asyncio.create_task(client.__aenter__(), name="MQTT connection")
+        connection = settings.connection
         try:
-            await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            _abandoned.add(opening)
-            opening.add_done_callback(lambda done: _abandon(client, done))
-            raise
-        except (MqttError, OSError, ValueError) as error:
-            abort(client)
-            raise connection_error(settings.address, error) from None
+            client = await connection.client(client_id, will)
+            link = cls(client, settings, clock)
+            await connection.connect(client)
+        except BrokerError as error:
+            raise BrokerUnusable.of(error) from None
         link._most = max(1, min(settings.max_in_flight, link._limits.receive_maximum))
         if not (link._limits.qos_1_available and link._limits.retain_available):
             abort(client)
@@ -152,7 +137,7 @@ class Link:
         try:
             number = send(self._client, message.topic, message.payload, message.properties, message.retain)
         except ConnectionError as error:
-            raise self.fail(connection_error(self._settings.address, error)) from error
+            raise self.fail(BrokerUnusable.of(self._connection.explain(error))) from error
         size = len(message.payload)
         entry = _InFlight(batch, message.topic, size, self._clock.monotonic(), mark)
         self._pending[number] = entry
@@ -173,7 +158,8 @@ class Link:
             entry.acknowledged = True
             entry.batch.advance()
         else:
-            entry.batch.fail(PublishRefused(self._settings.address, entry.topic, entry.size, reason))
+            described = self._connection.describe(reason)
+            entry.batch.fail(PublishRefused(self._settings.address, entry.topic, entry.size, described))
         if self._waiters and len(self._pending) <= self._most * 3 // 4:
             self._wake()
 
@@ -188,7 +174,7 @@ class Link:
             async for _ in self._client.messages:
                 pass  # nothing is subscribed to
         except MqttError as error:
-            lost = connection_error(self._settings.address, error.__cause__ or error)
+            lost = BrokerUnusable.of(self._connection.explain(error))
             if self._settings.client_id is not None:  # not every broker gives this reason
                 known = f"does another client use the identifier {self._settings.client_id!r}?"
                 lost = BrokerUnusable(f"{lost}; if it repeats, {known}", lost.lasting)
@@ -260,28 +246,3 @@ class Batch:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _client(settings: MqttSettings, client_id: str, will: Will | None, context: ssl.SSLContext | None) -> Client:
-    return Client(
-        settings.host,
-        settings.port,
-        username=settings.username,
-        password=None if settings.password is None else settings.password.get_secret_value(),
-        identifier=client_id,
-        protocol=ProtocolVersion.V5,
-        will=will,
-        timeout=settings.timeout_s,
-        keepalive=settings.keepalive,
-        max_inflight_messages=0,  # a link limits them, by what the broker allows
-        tls_context=context,
-        socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-        logger=_quiet,
-    )
-
-
-def _abandon(client: Client, opening: asyncio.Task[Client]) -> None:
-    _abandoned.discard(opening)
-    if not opening.cancelled():
-        opening.exception()  # marks it as retrieved
-    abort(client)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from astha.events.traceparent import HEADER as TRACE_HEADER
 from astha.subscribers import Event, LoopClock, Operation, Position, Row
 from components.lib.change_formats import ChangeFormat, Message, Origin, split_key_change
 from components.lib.transaction_stream import StreamMessage
@@ -30,26 +31,29 @@ class ChangeMessages:
         self._epoch = b"%d" % origin.epoch
         self.oversized = 0  # messages without payload
 
-    def of(self, event: Event[Row], link: Link) -> list[Publication]:
+    def of(self, event: Event[Row], link: Link, trace: bytes | None = None) -> list[Publication]:
         """Returns one message, or two for an update that changed the primary key."""
         now_ms = self._clock.now_ms()
         messages = []
         for part in split_key_change(event):
             operation = _OPERATIONS[part.operation]
-            named = (
+            named: UserProperties = (
                 ("table", part.table.encode()),
                 ("operation", operation.encode()),
                 ("position", b"%d" % part.position),
                 ("transaction", b"%d" % part.transaction),
                 ("index", b"%d" % part.index),
                 ("epoch", self._epoch),
+                *_traced(trace),
             )
             encoded = self._format.change(part, self._origin, now_ms)
             topic = self._topics.change(operation, part.data)
             messages.append(self._publication(topic, encoded, named, link))
         return messages
 
-    def read(self, row: Row, position: Position, refresh: str, last: bool, link: Link) -> Publication:
+    def read(
+        self, row: Row, position: Position, refresh: str, last: bool, link: Link, trace: bytes | None = None
+    ) -> Publication:
         """Returns the message of a row that a refresh has read."""
         named = (
             ("table", row.table.encode()),
@@ -57,6 +61,7 @@ class ChangeMessages:
             ("position", b"%d" % position),
             ("epoch", self._epoch),
             ("refresh", refresh.encode()),
+            *_traced(trace),
         )
         encoded = self._format.snapshot_row(row, position, self._origin, self._clock.now_ms(), last)
         return self._publication(self._topics.change("read", row), encoded, named, link)
@@ -75,15 +80,20 @@ class ChangeMessages:
         return Publication(topic, payload, properties)
 
 
-def record_publication(topics: Topics, message: StreamMessage, epoch: int) -> Publication:
+def record_publication(topics: Topics, message: StreamMessage, epoch: int, trace: bytes | None = None) -> Publication:
     """Returns the message of a record for followers."""
     named = (
         ("kind", message.kind.encode()),
         ("position", b"%d" % message.position),
         ("previous", b"%d" % message.previous),
         ("epoch", b"%d" % epoch),
+        *_traced(trace),
     )
     return Publication(topics.transactions, message.payload, pack(_JSON, named))
+
+
+def _traced(trace: bytes | None) -> UserProperties:
+    return () if trace is None else ((TRACE_HEADER, trace),)
 
 
 def refresh_publication(topics: Topics, state: str, refresh: str, content: Mapping[str, object]) -> Publication:

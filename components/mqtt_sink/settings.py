@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Annotated, Self
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from astha.brokers.mqtt import MqttConnection
+from astha.settings.brokers import TlsSettings, secrets_of
 from components.lib.change_formats import FormatSettings
 from components.mqtt_sink.topics import require_prefix
 
@@ -30,12 +32,10 @@ class MqttSettings(FormatSettings):
     client_id: str | None = Field(
         None, description="Client identifier. Default: a new one for each start. Two clients must not share one."
     )
-    username: str | None = Field(None, description="User name at the broker.")
+    user: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Password at the broker.")
-    ca: Path | None = Field(None, description="File of the authorities to trust. Default: those of the system.")
-    cert: Path | None = Field(None, description="File of the client's certificate, for brokers that require one.")
-    key: Path | None = Field(None, description="File of the certificate's private key.")
-    keepalive: int = Field(15, ge=1, le=65_535, description="Seconds without traffic before the broker is asked.")
+    tls: TlsSettings | None = Field(None, description="Settings of TLS, which an mqtts:// URL uses.")
+    keepalive_s: int = Field(15, ge=1, le=65_535, description="Seconds without traffic before the broker is asked.")
     timeout_s: Seconds = Field(
         10.0, description="A broker that does not accept a connection or acknowledge a message for so long is left."
     )
@@ -58,7 +58,7 @@ class MqttSettings(FormatSettings):
         if parts.scheme not in _PORTS or not parts.hostname or port == 0:
             raise ValueError(f"{_shown(parts)!r} is not mqtt://host:port or mqtts://host:port")
         if parts.username is not None or parts.password is not None:
-            raise ValueError("the URL holds a user or password: write them as `username` and `password`")
+            raise ValueError("the URL holds a user or password: write them as `user` and `password`")
         if parts.path.strip("/") or parts.query or parts.fragment:
             raise ValueError(f"{_shown(parts)!r} has more than host and port: write topics as `prefix`")
         return given
@@ -80,17 +80,23 @@ class MqttSettings(FormatSettings):
     def _consistent(self) -> Self:
         if not self.changes and not self.transactions:
             raise ValueError("`changes` and `transactions` are both false: the sink would send nothing")
-        if self.password is not None and self.username is None:
-            raise ValueError("`password` without `username`")
-        if (self.cert is None) is not (self.key is None):
-            raise ValueError("`cert` and `key` belong together: name both files or none")
-        if not self.tls and (self.ca or self.cert):
-            raise ValueError("`ca`, `cert` and `key` are for TLS: write the URL as mqtts://")
+        if self.password is not None and self.user is None:
+            raise ValueError("`password` without `user`")
+        if self.tls is not None and not self.encrypted:
+            raise ValueError("`tls` needs an mqtts:// URL")
         return self
 
+    def secrets(self) -> Iterator[str]:
+        yield from secrets_of(self.password, self.tls)
+
     @property
-    def tls(self) -> bool:
+    def encrypted(self) -> bool:
         return urlsplit(self.url).scheme == "mqtts"
+
+    @property
+    def connection(self) -> MqttConnection:
+        tls = (self.tls or TlsSettings()) if self.encrypted else None
+        return MqttConnection(self.host, self.port, self.user, self.password, tls, self.keepalive_s, self.timeout_s)
 
     @property
     def host(self) -> str:
@@ -103,8 +109,7 @@ class MqttSettings(FormatSettings):
 
     @property
     def address(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return self.connection.address
 
 
 def _shown(parts: SplitResult) -> str:

@@ -34,15 +34,14 @@ from registry.position import XidVisibility
 _GRACE_S = 2.0
 """The sink stays healthy for so long without a connection: a broker that restarts is back in that time."""
 
-_RECORD_OVERHEAD = 200  # properties of a record
+_RECORD_OVERHEAD = 300  # properties of a record
 
 
 class MqttSink:
     durable = True
 
     def __init__(self, settings: MqttSettings, context: ComponentContext) -> None:
-        if settings.password is not None:
-            context.redact(settings.password.get_secret_value())
+        context.redact(*settings.secrets())
         self._settings = settings
         self._context = context
         self._topics = Topics(settings.prefix, settings.keys_in_topics)
@@ -128,11 +127,12 @@ class MqttSink:
             self._stream.require_room()
             previous = self._stream.position or self._resumed_at
         try:
-            for events in transactions:
-                if events[0].position >= self._done[0]:
-                    await self._send(batch, events, previous)
-                    previous = events[0].position
-            await batch.acknowledged()
+            with self._context.span("send to MQTT", "producer"):
+                for events in transactions:
+                    if events[0].position >= self._done[0]:
+                        await self._send(batch, events, previous)
+                        previous = events[0].position
+                await batch.acknowledged()
         except PublishRefused:
             self._refused += 1
             raise
@@ -149,25 +149,30 @@ class MqttSink:
         """Sends the record of a commit, then its changes."""
         commit = events[0].commit
         done = self._done[1] if self._done[0] == commit.position else 0
-        number = 0
+        number, trace = 0, self._context.traceparent(commit)
         if self._stream is not None:
             number = 1
             if done < 1:
-                await self._send_record(batch, self._stream, events, previous)
+                await self._send_record(batch, self._stream, events, previous, trace)
         if self._changes is None:
             return
         for event in events:
-            for message in self._changes.of(event, batch.link):
+            for message in self._changes.of(event, batch.link, trace):
                 number += 1
                 if number > done:
                     await batch.publish(message, partial(self._acknowledged_change, commit.position, number))
 
     async def _send_record(
-        self, batch: Batch, stream: TransactionStream, events: Sequence[Event[Row]], previous: Position
+        self,
+        batch: Batch,
+        stream: TransactionStream,
+        events: Sequence[Event[Row]],
+        previous: Position,
+        trace: bytes | None,
     ) -> None:
         limit = batch.link.payload_limit(self._topics.transactions, _RECORD_OVERHEAD)
         record = await stream.encode(events, previous, limit)
-        publication = record_publication(self._topics, record, self._epoch)
+        publication = record_publication(self._topics, record, self._epoch, trace)
         await batch.publish(publication, partial(self._acknowledged_record, stream, events[0].commit))
 
     def _acknowledged_record(self, stream: TransactionStream, commit: Commit) -> None:
@@ -216,8 +221,10 @@ class MqttSink:
     ) -> dict[str, int]:
         """Returns the number of rows by table. The last row of all is marked, so one row is always held back."""
 
+        trace = self._context.traceparent()
+
         async def publish(row: Row, last: bool) -> None:
-            message = changes.read(row, self._resumed_at, refresh, last, batch.link)
+            message = changes.read(row, self._resumed_at, refresh, last, batch.link, trace)
             await batch.publish(message)
             self._sent["read"] += 1
 
@@ -251,5 +258,6 @@ class MqttSink:
         yield Metric("oversized_total", "Changes sent without payload: too large.", oversized, kind="counter")
         yield Metric("connections_total", "Connections opened.", self._session.connections, kind="counter")
         link: Link | None = self._session.current
-        yield Metric("connected", "Whether there is a connection.", float(link is not None))
+        help_text = "1 while there is a connection to the broker."
+        yield Metric("broker_connected", help_text, float(link is not None), {"broker": "mqtt"})
         yield Metric("in_flight", "Messages not yet acknowledged.", 0 if link is None else link.in_flight)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 
 from astha.errors import SourceLost
-from astha.sources.kafka.client import Connection
 from astha.sources.kafka.reader_thread import ReaderThread
+from astha.sources.kafka.topic import KafkaTopic
 
 
-async def next_payload(connection: Connection, client_id: str, within_s: float) -> bytes | None:
+async def next_payload(topic: KafkaTopic, client_id: str, within_s: float) -> bytes | None:
     """Returns the next record that arrives, or None. Raises ConfigError, or SourceLost if the broker is not reachable.
     Commits nothing.
     """
-    reader = ReaderThread(connection, client_id, None, lambda _: None)
+    reader = ReaderThread(topic, client_id, None, lambda _: None)
     reading = asyncio.ensure_future(reader.next())
     try:
         await asyncio.wait([reading], timeout=within_s)
         if reader.failure is not None and not reading.done():
-            await asyncio.wait([reading], timeout=connection.settings.connect_timeout_s)
+            await asyncio.wait([reading], timeout=topic.settings.connect_timeout_s)
         if reading.done():
             chunk = reading.result()
             return chunk.records[-1][1] if chunk is not None and chunk.records else None

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -22,9 +22,12 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
+from astha.brokers.kafka import close, describe, may_not_use
 from astha.errors import ConfigError, SourceLost
-from astha.sources.kafka.client import BrokerRefuses, Connection, describe
+from astha.events.traceparent import HEADER, TraceParent, read_traceparent
+from astha.sources.follower import StreamPayload
 from astha.sources.kafka.offsets import Resumption
+from astha.sources.kafka.topic import BrokerRefuses, KafkaTopic
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +47,9 @@ _CLOSE_MS = 2_000
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Records with their offsets. `reopened`: records before it may be missing. `at_end`: nothing follows yet."""
+    """Records. `reopened`: records before it may be missing. `at_end`: nothing follows yet."""
 
-    records: list[tuple[int, bytes]]
+    records: list[StreamPayload]
     reopened: bool = False
     at_end: bool = False
 
@@ -58,12 +61,12 @@ Start = Callable[[Resumption | None], int | None]
 class ReaderThread:
     """Delivers chunks to the loop in which it was created, in order, and waits while the loop does not take them."""
 
-    def __init__(self, connection: Connection, client_id: str, group: str | None, start: Start) -> None:
-        self._connection = connection
+    def __init__(self, topic: KafkaTopic, client_id: str, group: str | None, start: Start) -> None:
+        self._topic = topic
         self._client_id = client_id
         self._group = group
         self._start = start
-        self._partition = TopicPartition(connection.address.name, 0)
+        self._partition = TopicPartition(topic.address.name, 0)
         self._loop = asyncio.get_running_loop()
         self._room = threading.Semaphore(_CHUNKS)
         self._chunks: deque[Chunk] = deque()  # touched only in the loop
@@ -122,33 +125,36 @@ class ReaderThread:
 
     def _read(self) -> None:
         """Connects and reads until the connection can't be used any more, or `stop`."""
-        consumer = self._connection.consumer(self._client_id, self._group)
+        consumer = self._topic.consumer(self._client_id, self._group)
         try:
             self._assign(consumer)
             self._poll(consumer)
         except AuthorizationError as error:
-            who = f"user {self._connection.user!r}" if self._connection.user else "this client"
             raise BrokerRefuses(
-                f"not authorised: allow {who} to read topic {self._partition.topic} and group {self._group}"
+                f"not authorised: allow {self._topic.connection.principal} to read topic {self._partition.topic} and "
+                f"group {self._group}"
             ) from error
         finally:
             if self._stopping.is_set():
                 self._commit_last(consumer)
-            consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
+            close(consumer, _CLOSE_MS / 1000)
 
     def _assign(self, consumer: KafkaConsumer) -> None:
         topic = self._partition.topic
         partitions = consumer.partitions_for_topic(topic)
         if not partitions:
             self._require_authorisation(consumer)
-            raise SourceLost(f"there is no topic {topic}: does the leader's sink send to it?")
+            raise SourceLost(
+                f"there is no topic {topic}: start the leader, with a Kafka sink of layout `transactions` that sends "
+                "to it, or correct source.url"
+            )
         if len(partitions) > 1:
             raise ConfigError(
                 f"topic {topic} has {len(partitions)} partitions, so its records have no order: name the topic of a "
                 "sink with layout `transactions`, which has one"
             )
         consumer.assign([self._partition])
-        timeout_ms = int(self._connection.settings.request_timeout_s * 1000)
+        timeout_ms = int(self._topic.settings.request_timeout_s * 1000)
         if not self.assigned:
             committed = None
             if self._group is not None:
@@ -170,7 +176,7 @@ class ReaderThread:
         consumer.assign([self._partition])
         with suppress(KafkaTimeoutError):
             consumer.end_offsets([self._partition], timeout_ms=_PROBE_MS)
-        if self._partition.topic in consumer._cluster.unauthorized_topics:
+        if may_not_use(consumer, self._partition.topic):
             raise TopicAuthorizationFailedError(self._partition.topic)
 
     def _poll(self, consumer: KafkaConsumer) -> None:
@@ -191,13 +197,15 @@ class ReaderThread:
                 probed = time.monotonic()
             self._commit(consumer)
 
-    def _polled(self, consumer: KafkaConsumer) -> list[tuple[int, bytes]]:
+    def _polled(self, consumer: KafkaConsumer) -> list[StreamPayload]:
         try:
             found = consumer.poll(timeout_ms=_POLL_MS)
         except (OffsetOutOfRangeError, LogTruncationError):
             consumer.seek_to_beginning(self._partition)  # the records themselves say whether some are missing
             return []
-        return [(record.offset, record.value or b"") for record in found.get(self._partition, ())]
+        return [
+            (record.offset, record.value or b"", _trace_of(record.headers)) for record in found.get(self._partition, ())
+        ]
 
     def _probe(self, consumer: KafkaConsumer) -> None:
         """Raises SourceLost if the broker does not respond."""
@@ -257,6 +265,13 @@ class ReaderThread:
             self._stopping.set()
 
     def _note_failure(self, reason: str) -> None:
-        if self.failure in (None, "connecting"):
-            log.warning("source can't be read, retrying", source=self._connection.address.shown, reason=reason)
+        if self.failure != reason:
+            log.warning("source can't be read, retrying", source=self._topic.address.shown, reason=reason)
         self.failure = reason
+
+
+def _trace_of(headers: Iterable[tuple[str, bytes | None]]) -> TraceParent | None:
+    for name, value in headers:
+        if name == HEADER and value is not None:
+            return read_traceparent(value)
+    return None

@@ -12,10 +12,10 @@ import structlog
 from astha.clock import LoopClock
 from astha.errors import SourceLost
 from astha.sources.contract import Batch, Gap, Progress, Replay, SourceStatus, Started
-from astha.sources.follower import Follower
-from astha.sources.kafka.client import Connection
+from astha.sources.follower import Follower, follower_status
 from astha.sources.kafka.offsets import Marks, Resumption
 from astha.sources.kafka.reader_thread import ReaderThread
+from astha.sources.kafka.topic import KafkaTopic
 from astha.tasks import to_completion
 from registry.contract import MetadataStore
 from registry.position import Position
@@ -32,13 +32,13 @@ class KafkaSource:
 
     def __init__(
         self,
-        connection: Connection,
+        topic: KafkaTopic,
         store: MetadataStore,
         group: str,
         clock: LoopClock,
         unit: Literal["bytes", "changes"] = "bytes",
     ) -> None:
-        self._connection = connection
+        self._topic = topic
         self._store = store
         self._group = group
         self._clock = clock
@@ -55,7 +55,7 @@ class KafkaSource:
     async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
         """One stream at a time."""
         if self._reader is not None:
-            raise RuntimeError(f"{self._connection.address.shown} is already being read")
+            raise RuntimeError(f"{self._topic.address.shown} is already being read")
         follower = Follower(self._store, self._group, tables, self._clock)
         history = await follower.recorded_history()
         marks = self._marks = Marks()
@@ -67,7 +67,7 @@ class KafkaSource:
             follower.continuity.resume(committed.history, committed.position, committed.epoch)
             return committed.offset
 
-        reader = self._reader = ReaderThread(self._connection, self.client_id, f"astha-{self._group}", start)
+        reader = self._reader = ReaderThread(self._topic, self.client_id, f"astha-{self._group}", start)
         self._follower = follower
         continuity = follower.continuity
         try:
@@ -93,9 +93,7 @@ class KafkaSource:
             raise SourceLost(f"position {after} is not in the part of the topic that was read")
         follower = Follower(self._store, self._group, tables, self._clock)
         follower.continuity.resume(mark.history, mark.position, mark.epoch)
-        reader = ReaderThread(
-            self._connection, f"{self.client_id}-replay-{next(_replays)}", None, lambda _: mark.offset
-        )
+        reader = ReaderThread(self._topic, f"{self.client_id}-replay-{next(_replays)}", None, lambda _: mark.offset)
         started = False
         try:
             while (chunk := await reader.next()) is not None:
@@ -126,20 +124,9 @@ class KafkaSource:
         return 0
 
     def status(self) -> SourceStatus:
-        reader, follower = self._reader, self._follower
-        failure = "not streaming" if reader is None or follower is None else reader.failure
-        connected = failure is None
-        return SourceStatus(
-            connected=connected,
-            received=Position(0) if follower is None else follower.received,
-            acknowledged=self._acknowledged,
-            retained_bytes=None,
-            wal_status=None,
-            detail=failure or (follower.trouble if follower else None),
-            server=None if follower is None else follower.continuity.sent,
-            silent_s=follower.silent_s if connected and follower is not None else None,
-            unit=self._unit,
-        )
+        reader = self._reader
+        failure = "not streaming" if reader is None else reader.failure
+        return follower_status(self._follower, failure, self._acknowledged, self._unit)
 
     async def close(self) -> None:
         if self._reader is not None:

@@ -6,6 +6,8 @@ import asyncio
 
 from aiomqtt import Message
 
+from astha.events.traceparent import HEADER, TraceParent, read_traceparent
+
 
 class MessageQueue(asyncio.Queue[Message]):
     """A message that does not fit makes everything be dropped: with one message missing, the others are of no use, and
@@ -45,6 +47,13 @@ class MessageQueue(asyncio.Queue[Message]):
 def payload_of(message: Message) -> bytes:
     payload = message.payload
     return bytes(payload) if isinstance(payload, (bytes, bytearray)) else b""
+
+
+def trace_of(message: Message) -> TraceParent | None:
+    for name, value in getattr(message.properties, "UserProperty", ()):
+        if name == HEADER:
+            return read_traceparent(value.encode())
+    return None
 
 
 def _size(message: Message) -> int:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 
-from aiomqtt import MqttError
-
+from astha.brokers.errors import BrokerError
 from astha.errors import ConfigError, SourceLost
 from astha.sources.mqtt.message_queue import payload_of
-from astha.sources.mqtt.source import MqttConnection
+from astha.sources.mqtt.stream import MqttStream
 
 
-async def next_payload(connection: MqttConnection, within_s: float) -> bytes | None:
+async def next_payload(stream: MqttStream, within_s: float) -> bytes | None:
     """Returns the next message that arrives, or None. Raises ConfigError, or SourceLost if the broker is not
     reachable.
     """
     try:
-        async with connection.client(f"astha-check-{secrets.token_hex(4)}") as client:
-            await client.subscribe(connection.topic, qos=1)
+        async with stream.subscribed(f"astha-check-{secrets.token_hex(4)}") as client:
             try:
                 async with asyncio.timeout(within_s):
                     return payload_of(await anext(client.messages))
             except TimeoutError:
                 return None
-    except (MqttError, OSError) as error:
-        refusal = connection.refusal(error)
-        if refusal is not None:
-            raise ConfigError(refusal) from error
-        raise SourceLost(f"{connection.address.hosts[0]}: {error}") from error
+    except BrokerError as error:
+        raise (ConfigError if error.lasting else SourceLost)(str(error)) from error

@@ -15,10 +15,11 @@ from kafka.admin import (
     ResourcePattern,
     ResourceType,
 )
+from kafka.errors import KafkaError
 
 from astha.errors import ConfigError
 from astha.settings.source import KafkaSourceSettings, parse_stream_url
-from astha.sources.kafka.client import Connection
+from astha.sources.kafka.topic import KafkaTopic
 from registry.contract import MetadataStore
 from registry.models import ConsumerGroup
 from registry.position import Position
@@ -148,27 +149,55 @@ async def test_what_retention_deleted_is_missing(topic: Topic, sender: ScriptedS
 async def test_a_topic_that_is_deleted_and_created_again(
     topic: Topic, sender: ScriptedSender, store: MetadataStore, kafka: KafkaBroker
 ) -> None:
+    """The new topic ends before the offset that the reader had reached, so it is read from its beginning."""
     async with reading(topic, store) as reader:
-        async with sender.beating():
-            await reader.until(lambda: bool(reader.starts), "the start")
-            await received(reader, await sender.commit(3))
-        await asyncio.to_thread(topic.delete)
-        await eventually(lambda: _created(topic), "the topic again", 60)
+        await _recreate_while_read(topic, sender, reader)
+        async with sending(kafka, topic) as later:
+            later.at = sender.at
+            await received(reader, await later.commit(2))
+            assert reader.source.status().connected
+    assert len(reader.gaps) == 1, "only that of the first start"
+
+
+async def test_a_new_topic_that_has_outgrown_the_reader_delivers_or_refreshes(
+    topic: Topic, sender: ScriptedSender, store: MetadataStore, kafka: KafkaBroker
+) -> None:
+    """The offset that the reader had reached may exist again, in the middle of other records."""
+    async with reading(topic, store) as reader:
+        await _recreate_while_read(topic, sender, reader)
         async with sending(kafka, topic) as later:
             later.at = sender.at
             names = await later.commit(2)
+            for _ in range(100):
+                await later.beat()
             async with later.beating():
-                await received(reader, names)
-                assert reader.source.status().connected
-    assert reader.gaps == reader.gaps[:1]
+                await reader.reach(later.at)
+    assert groups(reader)[-2:] == names or max(reader.starts) > sender.at, "components whose position is lower refresh"
+
+
+async def _recreate_while_read(topic: Topic, sender: ScriptedSender, reader: SourceReader) -> None:
+    async with sender.beating():
+        await reader.until(lambda: bool(reader.starts), "the start")
+        await received(reader, await sender.commit(3))
+    await asyncio.to_thread(topic.delete)
+    await eventually(lambda: asyncio.to_thread(_created, topic), "the topic again", 60)
+    # Until then the broker may take a record into the old topic, and so lose it.
+    await eventually(lambda: asyncio.to_thread(_empty, topic), "the new topic at its broker", 60)
 
 
 def _created(topic: Topic) -> bool:
     try:
         topic.create()
-    except Exception:
+    except KafkaError:
         return False
     return True
+
+
+def _empty(topic: Topic) -> bool:
+    try:
+        return topic.end() == 0
+    except KafkaError:
+        return False
 
 
 async def test_a_topic_with_more_partitions_is_refused(kafka: KafkaBroker, store: MetadataStore) -> None:
@@ -182,6 +211,7 @@ async def test_a_topic_that_does_not_exist_yet_is_waited_for(kafka: KafkaBroker,
     topic = Topic(kafka.address, new_name())
     async with reading(topic, store) as reader:
         await eventually(lambda: "there is no topic" in str(reader.source.status().detail), "the detail")
+        assert "start the leader" in str(reader.source.status().detail)
         assert not reader.source.status().connected
         await asyncio.to_thread(topic.create)
         async with sending(kafka, topic) as sender, sender.beating():
@@ -293,16 +323,16 @@ async def test_a_broker_that_is_killed_or_hangs_loses_nothing(own_kafka: KafkaBr
 # -- security -------------------------------------------------------------------------------------------
 
 
-async def first_batch(connection: Connection, store: MetadataStore, tables: frozenset[str] = TABLES) -> None:
+async def first_batch(connection: KafkaTopic, store: MetadataStore, tables: frozenset[str] = TABLES) -> None:
     async with asyncio.timeout(30), aclosing(kafka_source(connection, store).stream(tables)) as stream:
         async for _ in stream:
             return
 
 
-def secured(broker: KafkaBroker, name: str, protocol: str, **settings: object) -> Connection:
-    trust = {"tls": True, "ca_file": tls.AUTHORITY} if protocol.endswith("SSL") else {}
+def secured(broker: KafkaBroker, name: str, protocol: str, **settings: object) -> KafkaTopic:
+    trust = {"tls": {"ca": tls.AUTHORITY}} if protocol.endswith("SSL") else {}
     url = parse_stream_url(f"kafka://{broker.listener(protocol)}/{name}")
-    return Connection(url, KafkaSourceSettings.model_validate({**trust, **settings}))
+    return KafkaTopic(url, KafkaSourceSettings.model_validate({**trust, **settings}))
 
 
 @pytest.fixture
@@ -322,15 +352,16 @@ def allowed_topic(secure_kafka: KafkaBroker) -> Topic:
     return topic
 
 
-PASSWORD = {"user": KAFKA_USER, "password": KAFKA_PASSWORD}
-CERTIFICATE = {"certificate_file": tls.CLIENT_CERTIFICATE, "key_file": tls.CLIENT_KEY}
+LOGIN = {"user": KAFKA_USER, "password": KAFKA_PASSWORD}
+PASSWORD = {"sasl": LOGIN}
+CERTIFICATE = {"tls": {"ca": tls.AUTHORITY, "certificate": tls.CLIENT_CERTIFICATE, "key": tls.CLIENT_KEY}}
 
 
 @pytest.mark.parametrize(
     ("protocol", "settings"),
     [
-        ("SASL_PLAINTEXT", {**PASSWORD, "sasl_mechanism": "PLAIN"}),
-        ("SASL_PLAINTEXT", {**PASSWORD, "sasl_mechanism": "SCRAM-SHA-256"}),
+        ("SASL_PLAINTEXT", {"sasl": {**LOGIN, "mechanism": "PLAIN"}}),
+        ("SASL_PLAINTEXT", {"sasl": {**LOGIN, "mechanism": "SCRAM-SHA-256"}}),
         ("SASL_SSL", PASSWORD),
         ("SSL", CERTIFICATE),
     ],
@@ -347,8 +378,8 @@ async def test_passwords_and_certificates(
 async def test_a_wrong_password_is_an_error_that_says_so(
     secure_kafka: KafkaBroker, allowed_topic: Topic, store: MetadataStore, protocol: str
 ) -> None:
-    settings = {**PASSWORD, "password": "not-the-password", "connect_timeout_s": 3}
-    with pytest.raises(ConfigError, match=f"refused user '{KAFKA_USER}'.*wrong name or password") as raised:
+    settings = {"sasl": {**LOGIN, "password": "not-the-password"}, "connect_timeout_s": 3}
+    with pytest.raises(ConfigError, match=f"user '{KAFKA_USER}'.*wrong user name or password") as raised:
         await first_batch(secured(secure_kafka, allowed_topic.name, protocol, **settings), store)
     assert "not-the-password" not in str(raised.value)
 
@@ -356,8 +387,8 @@ async def test_a_wrong_password_is_an_error_that_says_so(
 async def test_a_certificate_that_is_not_trusted(
     secure_kafka: KafkaBroker, allowed_topic: Topic, store: MetadataStore
 ) -> None:
-    settings = {**PASSWORD, "ca_file": None, "connect_timeout_s": 3}
-    with pytest.raises(ConfigError, match=r"is not trusted: set source\.kafka\.ca_file"):
+    settings = {**PASSWORD, "tls": {}, "connect_timeout_s": 3}
+    with pytest.raises(ConfigError, match=r"is not trusted: .* correct `source\.kafka\.tls\.ca`"):
         await first_batch(secured(secure_kafka, allowed_topic.name, "SASL_SSL", **settings), store)
 
 

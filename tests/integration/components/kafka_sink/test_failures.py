@@ -15,7 +15,7 @@ from astha.events import Transaction
 from astha.subscribers import LakeTable, Retry
 from astha.testing import deliver, make_row
 from components.kafka_sink.errors import BrokerUnusable, NotAcknowledged, SendFailed, TopicUnusable
-from components.kafka_sink.subscriber import KafkaSink
+from components.kafka_sink.subscriber import KafkaSink, TransactionSink
 from tests.integration.components.kafka_sink.harness import Harness
 from tests.kafka_reader import delete_topic, read_topic
 from tests.servers.kafka import KafkaBroker
@@ -83,6 +83,10 @@ def _records(sink: KafkaSink) -> float:
     return next(metric.value for metric in sink.metrics() if metric.name == "records")
 
 
+def _connected(sink: KafkaSink) -> float:
+    return next(metric.value for metric in sink.metrics() if metric.name == "broker_connected")
+
+
 async def test_what_a_hanging_broker_did_not_acknowledge_is_not_sent_twice(
     harness: Harness, breakable_kafka: KafkaBroker
 ) -> None:
@@ -92,11 +96,14 @@ async def test_what_a_hanging_broker_did_not_acknowledge_is_not_sent_twice(
         breakable_kafka.pause()
         with pytest.raises(NotAcknowledged, match=r"3 records are not acknowledged after 1 s"):
             await deliver(sink, second)
+        assert _connected(sink)
         with pytest.raises(BrokerUnusable):
             await sink.on_health()
+        assert not _connected(sink)
         breakable_kafka.resume()
         await deliver_at_last(sink, second)
         await eventually(lambda: _healthy(sink), "a healthy sink")
+        assert _connected(sink)
     assert sizes_by_key(harness) == {b'{"id":%d}' % n: [0, 1] for n in range(3)}
 
 
@@ -210,6 +217,22 @@ async def test_an_outage_longer_than_the_queue_ends_in_a_refresh(
         await eventually(lambda: _healthy(sink), "a healthy sink")
         await harness.refresh(sink)
         assert harness.in_topics(breakable_kafka) == harness.in_registry()
+
+
+async def test_stop_ends_while_a_heartbeat_waits_for_a_hanging_broker(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    """Cancelled, a heartbeat fails with its own error: its loop has to notice the cancellation."""
+    sink = harness.sink(layout="transactions", heartbeat_s=0.01, acknowledge_timeout_s=1_000)
+    await sink.start()
+    sink.resume_at(harness.registry.last, 1)
+    await harness.commit(sink, make_row(LakeTable, id=1))
+    breakable_kafka.pause()
+    assert isinstance(sink, TransactionSink)
+    await eventually(lambda: bool(sink._outbox._in_flight), "a heartbeat that is not acknowledged")
+    stopping = asyncio.create_task(sink.stop())
+    await eventually(stopping.done, "the end of `stop`", 30)
+    stopping.result()
 
 
 @pytest.mark.slow

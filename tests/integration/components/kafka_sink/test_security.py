@@ -115,10 +115,10 @@ async def test_a_missing_client_certificate(secure_kafka: KafkaBroker, topic_pre
 
 async def test_files_that_cannot_be_read(secure_kafka: KafkaBroker, topic_prefix: str) -> None:
     message = await refusal(secure_kafka, topic_prefix, "SSL", tls={"ca": "/no/such/file.pem"})
-    assert "correct its setting `tls`" in message
+    assert "`tls.ca` /no/such/file.pem can't be read" in message
     encrypted = {"ca": str(tls.AUTHORITY), "certificate": str(tls.CERTIFICATE), "key": str(tls.ENCRYPTED_KEY)}
     message = await refusal(secure_kafka, topic_prefix, "SSL", tls=encrypted)
-    assert "correct its setting `tls`" in message
+    assert "`tls.key_password`" in message
 
 
 async def test_a_user_without_rights(secure_kafka: KafkaBroker, topic_prefix: str) -> None:

@@ -156,7 +156,7 @@ async def test_the_last_will_of_a_daemon_that_is_killed(astha: Astha, mosquitto:
         "components:\n"
         "  mqtt_sink:\n"
         "    tables: [topics, partitions]\n"
-        f"    settings: {{url: '{mosquitto.url}', prefix: {prefix}, keepalive: 5}}\n"
+        f"    settings: {{url: '{mosquitto.url}', prefix: {prefix}, keepalive_s: 5}}\n"
     )
     async with Listener(mosquitto, f"{prefix}/#") as listener:
 

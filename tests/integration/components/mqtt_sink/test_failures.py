@@ -131,13 +131,13 @@ async def test_a_hung_broker_is_left(own_mosquitto: Mosquitto, prefix: str, sink
     sink = await sinks.start(own_mosquitto.url, prefix, heartbeat_s=60, timeout_s=0.5)
     await deliver(sink, registry.commit(topic("before")))
     commit = registry.commit(topic("after"))
-    own_mosquitto.hang()
+    own_mosquitto.pause()
     try:
         with pytest.raises(Retry, match=r"not acknowledged a message for 0\.5 s"):
             await asyncio.wait_for(deliver(sink, commit), 20)
         await unhealthy(sink, "Operation timed out")
     finally:
-        own_mosquitto.wake()
+        own_mosquitto.resume()
     await eventually(lambda: delivered(deliver(sink, commit)), "delivered")
 
 
@@ -188,15 +188,15 @@ async def test_a_host_that_does_not_exist(prefix: str, sinks: Sinks) -> None:
     await unhealthy(sink, "no-such-host.invalid:1883")
 
 
-@pytest.mark.parametrize("credentials", [{}, {"username": "device", "password": "wrong"}])
+@pytest.mark.parametrize("credentials", [{}, {"user": "device", "password": "wrong"}])
 async def test_a_wrong_password_says_so(
     make_mosquitto: MakeMosquitto, prefix: str, sinks: Sinks, credentials: dict[str, Any]
 ) -> None:
     broker = make_mosquitto(MosquittoOptions(passwords={"device": "secret"}))
-    right = await sinks.start(broker.url, prefix, username="device", password="secret")
+    right = await sinks.start(broker.url, prefix, user="device", password="secret")
     await deliver(right, FakeRegistry().commit(topic("a")))
     wrong = await sinks.start(broker.url, prefix, **credentials)
-    await unhealthy(wrong, "check `username` and `password`")
+    await unhealthy(wrong, "check `user` and `password`" if credentials else "set `user` and `password`")
     with pytest.raises(Retry, match="Not authorized"):
         await deliver(wrong, FakeRegistry().commit(topic("a")))
 
@@ -204,19 +204,20 @@ async def test_a_wrong_password_says_so(
 async def test_tls_with_a_client_certificate(make_mosquitto: MakeMosquitto, prefix: str, sinks: Sinks) -> None:
     tls = TlsFiles(CLIENT_AUTHORITY, CERTIFICATE, KEY, require_certificate=True)
     broker = make_mosquitto(MosquittoOptions(tls=tls))
-    client: dict[str, Any] = {"cert": CLIENT_CERTIFICATE, "key": CLIENT_KEY}
-    sink = await sinks.start(broker.tls_url, prefix, ca=AUTHORITY, **client)
+    client: dict[str, Any] = {"certificate": CLIENT_CERTIFICATE, "key": CLIENT_KEY}
+    sink = await sinks.start(broker.tls_url, prefix, tls={"ca": AUTHORITY, **client})
     await deliver(sink, FakeRegistry().commit(topic("a")))
-    without = await sinks.start(broker.tls_url, prefix, ca=AUTHORITY)
+    without = await sinks.start(broker.tls_url, prefix, tls={"ca": AUTHORITY})
     await unhealthy(without, "MQTT broker 127.0.0.1")
-    untrusted = await sinks.start(broker.tls_url, prefix, ca=CLIENT_AUTHORITY, **client)
+    untrusted = await sinks.start(broker.tls_url, prefix, tls={"ca": CLIENT_AUTHORITY, **client})
     await unhealthy(untrusted, "TLS failed")
-    missing = await sinks.start(broker.tls_url, prefix, ca="/no/such/file")
-    await unhealthy(missing, "`ca` /no/such/file can't be read")
-    other = await sinks.start(broker.tls_url, prefix, ca=AUTHORITY, cert=CLIENT_CERTIFICATE, key=KEY)
+    missing = await sinks.start(broker.tls_url, prefix, tls={"ca": "/no/such/file"})
+    await unhealthy(missing, "`tls.ca` /no/such/file can't be read")
+    other = await sinks.start(broker.tls_url, prefix, tls={"ca": AUTHORITY, **client, "key": KEY})
     await unhealthy(other, "can't be used")
-    encrypted = await sinks.start(broker.tls_url, prefix, ca=AUTHORITY, cert=CERTIFICATE, key=ENCRYPTED_KEY)
-    await unhealthy(encrypted, "must not be encrypted")
+    pair = {"certificate": CERTIFICATE, "key": ENCRYPTED_KEY}
+    encrypted = await sinks.start(broker.tls_url, prefix, tls={"ca": AUTHORITY, **pair})
+    await unhealthy(encrypted, "is `tls.key_password` right?")
 
 
 async def test_a_second_client_with_the_same_identifier(mosquitto: Mosquitto, prefix: str, sinks: Sinks) -> None:
@@ -234,7 +235,7 @@ async def test_a_second_client_with_the_same_identifier(mosquitto: Mosquitto, pr
 async def test_access_control_that_denies_a_topic(make_mosquitto: MakeMosquitto, prefix: str, sinks: Sinks) -> None:
     acl = ["user device", f"topic readwrite {prefix}/topics/#", f"topic readwrite {prefix}/components/#"]
     broker = make_mosquitto(MosquittoOptions(passwords={"device": "secret"}, acl=acl))
-    login: dict[str, Any] = {"username": "device", "password": "secret"}
+    login: dict[str, Any] = {"user": "device", "password": "secret"}
     allowed = await sinks.start(broker.url, prefix, transactions=False, **login)
     await deliver(allowed, FakeRegistry().commit(topic("a")))
     denied = await sinks.start(broker.url, prefix, heartbeat_s=60, **login)

@@ -200,4 +200,24 @@ async def test_the_metrics_count_acknowledged_messages(mosquitto: Mosquitto, pre
     found = {(metric.name, metric.labels.get("kind")): metric.value for metric in sink.metrics()}
     assert found["messages_total", "change"] == 2
     assert found["messages_total", "transaction"] == 1
-    assert (found["connected", None], found["in_flight", None]) == (1, 0)
+    assert (found["broker_connected", None], found["in_flight", None]) == (1, 0)
+
+
+async def test_a_sink_is_started_again_when_leadership_is_won_again(
+    mosquitto: Mosquitto, prefix: str, sinks: Sinks
+) -> None:
+    """In the same process: the daemon stops its components when it loses the lease."""
+    registry = FakeRegistry()
+    sink = await sinks.start(mosquitto.url, prefix, epoch=1, heartbeat_s=1000)
+    async with Listener(mosquitto, f"{prefix}/transactions", f"{prefix}/topics/#") as listener:
+        for epoch in (1, 2, 3):
+            if epoch > 1:
+                await sink.start()
+                sink.resume_at(registry.last, epoch)
+            await deliver(sink, registry.commit(topic(f"t{epoch}")))
+            assert await sink.on_health()
+            await sink.stop()
+        await listener.until(f"{prefix}/topics/#", 3)
+        records = [decode_record(message.payload) for message in listener.on(f"{prefix}/transactions")]
+    sent = [record for record in records if isinstance(record, TransactionRecord)]
+    assert [(record.epoch, record.previous, record.position) for record in sent] == [(1, 0, 1), (2, 1, 2), (3, 2, 3)]

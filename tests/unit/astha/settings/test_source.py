@@ -43,12 +43,39 @@ def test_a_wrong_url_is_an_error_that_shows_no_secret(url: str, problem: str) ->
 
 
 def test_passwords_are_redacted() -> None:
-    flags = {"url": "kafka://alice:in-the-url@host/t", "kafka": {"password": "in-the-group"}}
+    flags = {"url": "kafka://alice:in-the-url@host/t", "mqtt": {"user": "bob", "password": "in-the-group"}}
     settings = load_settings(flags={"source": flags})
     assert settings.redactor()("in-the-url in-the-group") == "*** ***"
     assert "in-the" not in repr(settings)
 
 
 def test_a_client_certificate_needs_its_key() -> None:
-    with pytest.raises(ConfigError, match="set both certificate_file and key_file, or neither"):
-        load_settings(flags={"source": {"mqtt": {"certificate_file": "client.pem"}}})
+    with pytest.raises(ConfigError, match="set both `certificate` and `key`, or neither"):
+        load_settings(flags={"source": {"mqtt": {"tls": {"certificate": "client.pem"}}}})
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (
+            {"url": "kafka://alice:word@host/t", "kafka": {"sasl": {"user": "bob", "password": "word"}}},
+            "the URL has a user, and source.kafka.sasl is set",
+        ),
+        ({"url": "mqtt://alice@host/p", "mqtt": {"user": "bob"}}, "the URL has a user, and source.mqtt.user is set"),
+        ({"url": "mqtt://host/p", "mqtt": {"tls": {}}}, "source.mqtt.tls needs an mqtts:// URL"),
+    ],
+)
+def test_settings_that_contradict_the_url(source: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_settings(flags={"source": source})
+
+
+def test_nested_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_SOURCE__KAFKA__TLS__CA", "/etc/ca.pem")
+    monkeypatch.setenv("ASTHA_SOURCE__KAFKA__SASL__USER", "alice")
+    monkeypatch.setenv("ASTHA_SOURCE__KAFKA__SASL__PASSWORD", "12345")
+    kafka = load_settings().source.kafka
+    assert kafka.tls is not None
+    assert str(kafka.tls.ca) == "/etc/ca.pem"
+    assert kafka.sasl is not None
+    assert (kafka.sasl.user, kafka.sasl.password.get_secret_value()) == ("alice", "12345")

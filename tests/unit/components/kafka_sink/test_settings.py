@@ -8,7 +8,7 @@ import pytest
 from kafka import errors as kafka_errors
 from pydantic import ValidationError
 
-from components.kafka_sink.errors import cause_of, explain
+from components.kafka_sink.errors import explain
 from components.kafka_sink.settings import KafkaSinkSettings
 from components.kafka_sink.topic_keys import TopicKeys
 from components.kafka_sink.topics import specs
@@ -73,7 +73,7 @@ def test_topics_of_each_layout() -> None:
 )
 def test_causes(logged: str, expected: str) -> None:
     error = kafka_errors.KafkaTimeoutError("Unable to bootstrap")
-    assert expected in cause_of(settings(), error, [logged])
+    assert expected in str(settings().connection.explain(error, [logged]))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def settings(**given: Any) -> MqttSettings:
 )
 def test_an_address(url: str, address: str, tls: bool) -> None:
     found = settings(url=url)
-    assert (found.address, found.tls) == (address, tls)
+    assert (found.address, found.connection.tls is not None) == (address, tls)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_an_address(url: str, address: str, tls: bool) -> None:
         ({"url": "mqtt://:1883"}, "is not mqtt://host:port or mqtts://host:port"),
         ({"url": "mqtt://broker:99999"}, "not a URL"),
         ({"url": "mqtt://broker/astha"}, "write topics as `prefix`"),
-        ({"url": "mqtt://user:hunter2@broker"}, "write them as `username` and `password`"),
+        ({"url": "mqtt://user:hunter2@broker"}, "write them as `user` and `password`"),
         ({"prefix": "a/+"}, "has a wildcard"),
         ({"prefix": "a/#"}, "has a wildcard"),
         ({"prefix": "a\0"}, "control character"),
@@ -43,12 +43,12 @@ def test_an_address(url: str, address: str, tls: bool) -> None:
         ({"prefix": ""}, "has an empty level"),
         ({"prefix": "$SYS"}, "belong to the broker"),
         ({"changes": False, "transactions": False}, "would send nothing"),
-        ({"password": "x"}, "`password` without `username`"),
-        ({"url": "mqtts://broker", "cert": "a.pem"}, "belong together"),
-        ({"ca": "a.pem"}, "write the URL as mqtts://"),
+        ({"password": "x"}, "`password` without `user`"),
+        ({"url": "mqtts://broker", "tls": {"certificate": "a.pem"}}, "set both `certificate` and `key`"),
+        ({"tls": {"ca": "a.pem"}}, "`tls` needs an mqtts:// URL"),
         ({"client_id": ""}, "leave it out for a new one"),
         ({"max_in_flight": 0}, "greater than or equal to 1"),
-        ({"keepalive": 70_000}, "less than or equal to 65535"),
+        ({"keepalive_s": 70_000}, "less than or equal to 65535"),
         ({"qos": 2}, "Extra inputs are not permitted"),
         ({"format": "avro"}, "debezium"),
     ],
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_explained(given: dict[str, Any], reason: str) -> N
 
 def test_the_password_is_masked() -> None:
     context = sink_context()
-    sink = create({"url": "mqtt://broker", "username": "device", "password": "hunter2"}, context)
+    sink = create({"url": "mqtt://broker", "user": "device", "password": "hunter2"}, context)
     assert "hunter2" not in context.redactor("the password is hunter2")
     assert sink.subscribed_tables == context.tables
     assert sink.durable
