@@ -22,6 +22,7 @@ from astha.subscribers import (
     Row,
     Work,
 )
+from components.kafka_sink.batch_producer import BatchProducer
 from components.kafka_sink.client import KafkaClients
 from components.kafka_sink.health import BrokerHealth
 from components.kafka_sink.outbox import Outbox
@@ -54,13 +55,16 @@ class KafkaSink(Component):
         self._clients = KafkaClients(settings, name)
         self._worker = Worker(f"{name}-send")
         self._health_worker = Worker(f"{name}-health")
-        self._outbox = Outbox(settings, self._clients.producer, self._worker.interrupted)
+        self._outbox = Outbox(settings, self._open_producer, self._worker.interrupted)
         wanted = specs(settings, context.tables)
         self._health = BrokerHealth(settings, self._clients, wanted, self._health_worker, context.clock)
         self._position = Position(0)
         self._epoch = 0
         self._counters: Counter[str] = Counter()
         self._acknowledge_s = 0.0
+
+    def _open_producer(self) -> BatchProducer:
+        return BatchProducer(self._clients.producer())
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -90,14 +94,18 @@ class KafkaSink(Component):
     async def on_transactions(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
         began = self._clock.monotonic()
         try:
-            await self._deliver(transactions)
+            with self._context.span("send to Kafka", "producer", layout=self._settings.layout):
+                await self._deliver(transactions)
         except Retry as error:
             self._counters["failed_attempts"] += 1
             if self._health.trouble is not None:
                 raise Retry(f"{error}; {self._health.trouble}") from error
             raise
+        taken = self._clock.monotonic() - began
         self._counters["deliveries"] += 1
-        self._acknowledge_s += self._clock.monotonic() - began
+        self._acknowledge_s += taken
+        if taken < self._settings.send_interval_s:
+            await self._clock.sleep(self._settings.send_interval_s - taken)
 
     @abstractmethod
     async def _deliver(self, transactions: Sequence[Sequence[Event[Row]]]) -> None: ...
@@ -113,6 +121,8 @@ class KafkaSink(Component):
             ("failed_attempts", "Attempts to deliver that failed and are repeated.", self._counters["failed_attempts"]),
         ):
             yield Metric(name, help_text, value, kind="counter")
+        help_text = "1 while the broker and the topics can be used, by the last health check."
+        yield Metric("broker_connected", help_text, self._health.usable, {"broker": "kafka"})
 
 
 class TableSink(KafkaSink):
@@ -121,7 +131,7 @@ class TableSink(KafkaSink):
     def __init__(self, settings: KafkaSinkSettings, context: ComponentContext) -> None:
         super().__init__(settings, context)
         self._problems = ProblemTracker(context.clock)
-        self._records = TableRecords(settings, self._outbox, context.clock.now_ms, self._leave_out)
+        self._records = TableRecords(settings, self._outbox, context.clock.now_ms, self._leave_out, context.traceparent)
         self._origin: Origin | None = None
         self._database = ""
         self._progress_at: float | None = None

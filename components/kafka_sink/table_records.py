@@ -4,21 +4,54 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from functools import lru_cache
 
 import msgspec
 from kafka.errors import MessageSizeTooLargeError
 
-from astha.subscribers import Event, Operation, Position, Row
+from astha.events.traceparent import HEADER as TRACE_HEADER
+from astha.subscribers import Commit, Event, Operation, Position, Row
 from components.kafka_sink.outbox import Outbox, RecordId
+from components.kafka_sink.record_encoding import encode_header, encode_headers
 from components.kafka_sink.settings import KafkaSinkSettings
 from components.lib.change_formats import Message, Origin, open_format, split_key_change
-
-Headers: TypeAlias = list[tuple[str, bytes]]
+from components.lib.varint import encode_signed
 
 _BEGIN = -1
 _END = 1 << 62
-_OPERATIONS = {operation: str(operation).encode() for operation in Operation}
+_READ = "READ"
+
+
+class _Headers(msgspec.Struct, frozen=True, gc=False):
+    """Encoded headers."""
+
+    count: int
+    encoded: bytes
+
+    @classmethod
+    def of(cls, *headers: tuple[str, bytes]) -> _Headers:
+        return cls(len(headers), b"".join([encode_header(name, value) for name, value in headers]))
+
+
+class _Route(msgspec.Struct, frozen=True, gc=False):
+    """Where a table's changes go, and the headers that name the table and operation."""
+
+    topic: str
+    headers: _Headers
+
+
+@lru_cache(maxsize=1 << 12)
+def _index_header(index: int) -> bytes:
+    return encode_header("index", b"%d" % index)
+
+
+def _joined(first: _Headers, index: bytes, tail: _Headers, further: Sequence[tuple[str, bytes]]) -> bytes:
+    """Returns the headers of a record, in this order. `index`: that header, if it has one."""
+    count = encode_signed(first.count + (1 if index else 0) + tail.count + len(further))
+    if not further:
+        return b"%b%b%b%b" % (count, first.encoded, index, tail.encoded)
+    last = b"".join([encode_header(name, value) for name, value in further])
+    return b"%b%b%b%b%b" % (count, first.encoded, index, tail.encoded, last)
 
 
 class TableRecords:
@@ -30,13 +63,15 @@ class TableRecords:
         outbox: Outbox,
         now_ms: Callable[[], int],
         too_large: Callable[[str, bytes], None],
+        traceparent: Callable[[Commit | None], bytes | None] = lambda commit: None,
     ) -> None:
         self._settings = settings
         self._outbox = outbox
         self._now_ms = now_ms
         self._too_large = too_large
+        self._traceparent = traceparent
         self._format = open_format(settings, "kafka")
-        self._topics: dict[str, tuple[str, bytes]] = {}  # by table: its topic, and its name as a header
+        self._routes: dict[tuple[str, str], _Route] = {}  # by table and operation
         self._refresh_records = 0
         self.max_bytes = settings.max_request_bytes
 
@@ -53,35 +88,38 @@ class TableRecords:
         """Sends rows of a refresh and returns their keys. `ends`: they are its last ones."""
         self._outbox.extend()
         now_ms, last, keys = self._now_ms(), len(rows) - 1, []
-        tail = self._tail(origin, position)
+        tail = self._tail(origin, position, *self._trace(None))
         for number, row in enumerate(rows):
             message = self._format.snapshot_row(row, position, origin, now_ms, ends and number == last)
-            topic, table = self._topic(row.table)
-            headers: Headers = [("table", table), ("operation", b"READ"), *tail, *message.headers]
-            self._send(self._next_refresh_record(), topic, row.table, message, headers)
+            route = self._route(row.table, _READ)
+            headers = _joined(route.headers, b"", tail, message.headers)
+            self._send(self._next_refresh_record(), route.topic, row.table, message, headers)
             keys.append(message.key or b"")
         return keys
 
     def send_tombstones(self, table: str, keys: Sequence[bytes], origin: Origin, position: Position) -> None:
         self._outbox.extend()
-        topic, name = self._topic(table)
-        headers: Headers = [("table", name), ("operation", b"DELETE"), *self._tail(origin, position)]
+        route = self._route(table, Operation.DELETE)
+        headers = _joined(route.headers, b"", self._tail(origin, position, *self._trace(None)), ())
         for key in keys:
             message = self._format.tombstone(key)
-            self._outbox.send(self._next_refresh_record(), topic, message.key, None, headers)
+            self._outbox.send(self._next_refresh_record(), route.topic, message.key, None, headers)
 
     def send_refresh_marker(self, status: str, position: Position, counts: Counter[str]) -> None:
         """Sends BEGIN or END of a refresh, if the settings ask for these records."""
         if self._settings.transaction_topic:
-            self._send_marker(self._next_refresh_record(), status, f"snapshot:{position}", counts, self._now_ms())
+            record, name = self._next_refresh_record(), f"snapshot:{position}"
+            self._send_marker(record, status, name, counts, self._now_ms(), self._trace(None))
 
     def _send_commit(self, events: Sequence[Event[Row]], origin: Origin, now_ms: int) -> None:
         commit = events[0].commit
         position = commit.position
-        tail: Headers = [*self._tail(origin, position), ("transaction", b"%d" % commit.transaction)]
+        transaction = b"%d" % commit.transaction
+        trace = self._trace(commit)
+        tail = self._tail(origin, position, ("transaction", transaction), *trace)
         markers, name = self._settings.transaction_topic, f"{commit.transaction}:{position}"
         if markers:
-            self._send_marker((position, _BEGIN, 0), "BEGIN", name, Counter(), now_ms)
+            self._send_marker((position, _BEGIN, 0), "BEGIN", name, Counter(), now_ms, trace)
         for event in events:
             if event.operation is Operation.UPDATE:
                 number = 0
@@ -91,28 +129,26 @@ class TableRecords:
                 self._send_event(event, 0, origin, tail, now_ms)
         if markers:
             counts = Counter(event.table for event in events)
-            self._send_marker((position, _END, 0), "END", name, counts, now_ms)
+            self._send_marker((position, _END, 0), "END", name, counts, now_ms, trace)
 
-    def _send_event(self, event: Event[Row], number: int, origin: Origin, tail: Headers, now_ms: int) -> int:
+    def _send_event(self, event: Event[Row], number: int, origin: Origin, tail: _Headers, now_ms: int) -> int:
         """Returns the number of the event's next record. Encodes also what was sent: formats count the events."""
         record: RecordId = (event.commit.position, event.index, number)
         message = self._format.change(event, origin, now_ms)
         operation, table = event.operation, event.data.table
-        topic, name = self._topics.get(table) or self._topic(table)
-        headers: Headers = [
-            ("table", name), ("operation", _OPERATIONS[operation]), ("index", b"%d" % event.index), *tail,
-            *message.headers,
-        ]  # fmt: skip
+        route = self._routes.get((table, operation)) or self._route(table, operation)
         if not self._outbox.knows(record):
-            self._send(record, topic, table, message, headers)
+            headers = _joined(route.headers, _index_header(event.index), tail, message.headers)
+            self._send(record, route.topic, table, message, headers)
         if operation is not Operation.DELETE:
             return number + 1
         record = (event.commit.position, event.index, number + 1)
         if not self._outbox.knows(record):
-            self._outbox.send(record, topic, message.key, None, headers[: 3 + len(tail)])
+            headers = _joined(route.headers, _index_header(event.index), tail, ())
+            self._outbox.send(record, route.topic, message.key, None, headers)
         return number + 2
 
-    def _send(self, record: RecordId, topic: str, table: str, message: Message, headers: Headers) -> None:
+    def _send(self, record: RecordId, topic: str, table: str, message: Message, headers: bytes) -> None:
         """A record that the topic can't hold is left out and reported: it would block all later ones."""
         key, value = message.key or b"", message.value or b""
         if len(key) + len(value) <= self.max_bytes:
@@ -123,7 +159,15 @@ class TableRecords:
         else:
             self._too_large(table, key)
 
-    def _send_marker(self, record: RecordId, status: str, name: str, counts: Counter[str], now_ms: int) -> None:
+    def _send_marker(
+        self,
+        record: RecordId,
+        status: str,
+        name: str,
+        counts: Counter[str],
+        now_ms: int,
+        headers: Sequence[tuple[str, bytes]],
+    ) -> None:
         if self._outbox.knows(record):
             return
         ends = status == "END"
@@ -138,14 +182,20 @@ class TableRecords:
             "data_collections": collections if ends else None,
             "ts_ms": now_ms,
         }
-        encoded = msgspec.json.encode(value)
-        self._outbox.send(record, self._settings.markers_topic, msgspec.json.encode({"id": name}), encoded)
+        key, encoded = msgspec.json.encode({"id": name}), msgspec.json.encode(value)
+        self._outbox.send(record, self._settings.markers_topic, key, encoded, encode_headers(headers))
 
-    def _topic(self, table: str) -> tuple[str, bytes]:
-        return self._topics.setdefault(table, (self._settings.topic_of(table), table.encode()))
+    def _route(self, table: str, operation: str) -> _Route:
+        headers = _Headers.of(("table", table.encode()), ("operation", str(operation).encode()))
+        return self._routes.setdefault((table, operation), _Route(self._settings.topic_of(table), headers))
 
-    def _tail(self, origin: Origin, position: Position) -> Headers:
-        return [("position", b"%d" % position), ("epoch", b"%d" % origin.epoch)]
+    def _tail(self, origin: Origin, position: Position, *further: tuple[str, bytes]) -> _Headers:
+        return _Headers.of(("position", b"%d" % position), ("epoch", b"%d" % origin.epoch), *further)
+
+    def _trace(self, commit: Commit | None) -> list[tuple[str, bytes]]:
+        """Returns the trace context of a commit, or of the refresh in progress."""
+        trace = self._traceparent(commit)
+        return [] if trace is None else [(TRACE_HEADER, trace)]
 
     def _next_refresh_record(self) -> RecordId:
         self._refresh_records += 1

@@ -10,6 +10,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from astha.brokers.kafka import close
 from components.kafka_sink.errors import BrokerUnusable, explain
 from components.kafka_sink.settings import KafkaSinkSettings
 
@@ -72,7 +73,7 @@ class TopicReader:
         except KafkaError as error:
             raise BrokerUnusable(f"topics can't be read: {explain(self._settings, error)}") from error
         finally:
-            consumer.close(autocommit=False)
+            close(consumer)
 
     def _read(self, consumer: KafkaConsumer, keys: TopicKeys, progress: Callable[[int], None]) -> None:
         ends = consumer.end_offsets(self._partitions)

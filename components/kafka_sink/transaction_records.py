@@ -11,9 +11,12 @@ from itertools import count
 import structlog
 
 from astha.events.stream_records import Sender, encode_transaction
+from astha.events.traceparent import HEADER as TRACE_HEADER
 from astha.subscribers import BackgroundTasks, ComponentContext, Event, Position, RegistryError, Retry, Row
+from astha.tasks import raise_if_cancelled
 from components.kafka_sink.errors import NotAcknowledged
 from components.kafka_sink.outbox import Outbox, RecordId
+from components.kafka_sink.record_encoding import NO_HEADERS, encode_headers
 from components.kafka_sink.settings import KafkaSinkSettings
 from components.kafka_sink.worker import Worker
 from components.lib.transaction_stream import StreamMessage, TransactionStream
@@ -85,6 +88,7 @@ class TransactionRecords:
         while True:
             await self._context.clock.sleep(self._settings.heartbeat_s)
             await self._try_beat()
+            raise_if_cancelled()  # the error of an interrupted beat takes its place
 
     async def _try_beat(self) -> None:
         try:
@@ -106,7 +110,7 @@ class TransactionRecords:
             if not self._outbox.knows(record):
                 value = encode_transaction(sender, previous, events, limit)
                 self.counters["unlisted"] += _LISTED not in value[:_HEAD_BYTES]
-                self._send(record, value)
+                self._send(record, value, self._context.traceparent(events[0].commit))
             previous = position
         self._outbox.wait()
         self._outbox.forget()
@@ -129,5 +133,6 @@ class TransactionRecords:
         self._send((-1, next(self._numbers)), heartbeat.payload)
         self._outbox.wait()
 
-    def _send(self, record: RecordId, value: bytes) -> None:
-        self._outbox.send(record, self._settings.transactions_topic, None, value)
+    def _send(self, record: RecordId, value: bytes, trace: bytes | None = None) -> None:
+        headers = NO_HEADERS if trace is None else encode_headers([(TRACE_HEADER, trace)])
+        self._outbox.send(record, self._settings.transactions_topic, None, value, headers)

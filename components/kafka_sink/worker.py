@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
 from astha.tasks import to_completion
@@ -37,7 +38,7 @@ class Worker:
 
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
-        future = asyncio.get_running_loop().run_in_executor(self._executor, begin)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, copy_context().run, begin)
         try:
             return await to_completion(future, self._interrupted.set)
         finally:

@@ -5,66 +5,74 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 
-from components.kafka_sink import outbox as outbox_module
+from components.kafka_sink.batch_producer import BatchProducer
 from components.kafka_sink.errors import NotAcknowledged, SendFailed
 from components.kafka_sink.outbox import Outbox
+from components.kafka_sink.record_encoding import NO_HEADERS, encode_record
 from components.kafka_sink.settings import KafkaSinkSettings
 
 
-class FakeFuture:
-    def __init__(self) -> None:
-        self.is_done = False
-        self.exception: Exception | None = None
+class FakeBatch:
+    def __init__(self, topic: str, records: bytes) -> None:
+        self.topic = topic
+        self.records = records
+        self.settled = False
+        self.error: Exception | None = None
 
     def finish(self, error: Exception | None = None) -> None:
-        self.is_done, self.exception = True, error
+        self.settled, self.error = True, error
 
-    def succeeded(self) -> bool:
-        return self.is_done and self.exception is None
-
-    def get(self, timeout: float) -> None:
-        if not self.is_done:
-            raise KafkaTimeoutError("not yet")
+    def wait(self, timeout_s: float) -> None:
+        return
 
 
 class FakeProducer:
     def __init__(self) -> None:
-        self.sent: list[tuple[str, bytes]] = []
-        self.futures: list[FakeFuture] = []
+        self.batch_bytes = 1  # each record is a batch
+        self.batches: list[FakeBatch] = []
         self.refuses: Exception | None = None
         self.acknowledges = False
         self.closed = False
 
-    def send(self, topic: str, *, value: bytes, key: bytes | None, headers: Any) -> FakeFuture:
+    @property
+    def sent(self) -> list[tuple[str, bytes]]:
+        return [(batch.topic, batch.records) for batch in self.batches]
+
+    def forget_partitions(self) -> None:
+        return
+
+    def partition(self, topic: str, key: bytes | None) -> int:
         if self.refuses is not None:
             raise self.refuses
-        future = FakeFuture()
+        return 0
+
+    def batch(self, topic: str, partition: int, records: bytes, count: int) -> FakeBatch:
+        return FakeBatch(topic, bytes(records))
+
+    def enqueue(self, batches: list[FakeBatch]) -> None:
+        self.batches += batches
         if self.acknowledges:
-            future.finish()
-        self.sent.append((topic, value))
-        self.futures.append(future)
-        return future
+            for batch in batches:
+                batch.finish()
 
-    def flush(self, timeout: float) -> None:
-        if not all(future.is_done for future in self.futures):
-            raise KafkaTimeoutError("not yet")
-
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> None:
         self.closed = True
-        for future in self.futures:
-            if not future.is_done:
-                future.finish(KafkaTimeoutError("closed"))
+        for batch in self.batches:
+            if not batch.settled:
+                batch.finish(KafkaTimeoutError("closed"))
+
+
+def one(number: int, index: int = 0) -> bytes:
+    return encode_record(index, b"key", b"%d" % number, NO_HEADERS)
 
 
 class Broker:
     """Opens producers, and remembers them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.producers: list[FakeProducer] = []
-        monkeypatch.setattr(outbox_module, "close", lambda producer, timeout_s: producer.close())
         chosen = {"bootstrap_servers": "b:1", "acknowledge_timeout_s": 0.05, **settings}
         self.outbox = Outbox(KafkaSinkSettings.model_validate(chosen), self._open, lambda: False)
 
@@ -72,9 +80,9 @@ class Broker:
     def producer(self) -> FakeProducer:
         return self.producers[-1]
 
-    def _open(self) -> KafkaProducer:
+    def _open(self) -> BatchProducer:
         self.producers.append(FakeProducer())
-        return cast("KafkaProducer", self.producers[-1])
+        return cast("BatchProducer", self.producers[-1])
 
     def deliver(self, *records: tuple[int, str]) -> None:
         """As the layouts do: records by number and topic, those that are known left out."""
@@ -87,18 +95,18 @@ class Broker:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    return Broker(monkeypatch)
+def broker() -> Broker:
+    return Broker()
 
 
 def test_what_is_in_flight_is_awaited_and_not_sent_again(broker: Broker) -> None:
     batch = [(1, "a"), (2, "a")]
     with pytest.raises(NotAcknowledged, match="2 records are not acknowledged"):
         broker.deliver(*batch)
-    for future in broker.producer.futures:
-        future.finish()
+    for each in broker.producer.batches:
+        each.finish()
     broker.deliver(*batch)
-    assert broker.producer.sent == [("a", b"1"), ("a", b"2")]
+    assert broker.producer.sent == [("a", one(1)), ("a", one(2))]
     assert broker.outbox.counters["records"] == 2
 
 
@@ -106,18 +114,15 @@ def test_after_a_refusal_the_rest_goes_to_a_new_producer(broker: Broker) -> None
     batch = [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "a")]
     with pytest.raises(NotAcknowledged):
         broker.deliver(*batch)
-    one, two, three, four, five = broker.producer.futures
-    for future in (one, four, five):
-        future.finish()
-    two.finish()
-    three.finish(TopicAuthorizationFailedError("a"))
+    for number, each in enumerate(broker.producer.batches, start=1):
+        each.finish(TopicAuthorizationFailedError("a") if number == 3 else None)
     with pytest.raises(SendFailed, match="not authorised for topic a"):
         broker.deliver(*batch)
     assert broker.producers[0].closed
     with pytest.raises(NotAcknowledged):
         broker.deliver(*batch)
     # Topic b was acknowledged whole. Record 5 follows a lost one of its topic: it must not stay before it.
-    assert broker.producer.sent == [("a", b"3"), ("a", b"5")]
+    assert broker.producer.sent == [("a", one(3)), ("a", one(5))]
 
 
 def test_acknowledged_records_are_sent_again_if_they_come_in_a_later_delivery(broker: Broker) -> None:
@@ -125,30 +130,55 @@ def test_acknowledged_records_are_sent_again_if_they_come_in_a_later_delivery(br
     broker.producer.acknowledges = True
     broker.deliver((1, "a"))
     broker.deliver((1, "a"))
-    assert broker.producer.sent == [("a", b"1")] * 2
+    assert broker.producer.sent == [("a", one(1))] * 2
 
 
-def test_bytes_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker(monkeypatch, max_in_flight_bytes=1_000)
+def test_bytes_in_flight_are_bounded() -> None:
+    broker = Broker(max_in_flight_bytes=1_000)
     with pytest.raises(NotAcknowledged):
         broker.deliver(*((number, "a") for number in range(100)))
     assert len(broker.producer.sent) == 9  # 100 bytes and more each
-    for future in broker.producer.futures:
-        future.finish()
+    for each in broker.producer.batches:
+        each.finish()
     broker.producer.acknowledges = True
     broker.deliver(*((number, "a") for number in range(100)))
-    assert broker.producer.sent == [("a", b"%d" % number) for number in range(100)]
+    assert broker.producer.sent == [("a", one(number)) for number in range(100)]
 
 
-def test_a_record_too_large_leaves_the_producer_usable(broker: Broker) -> None:
+def test_a_record_too_large_leaves_the_producer_usable() -> None:
+    broker = Broker(max_request_bytes=16_384)
     broker.outbox.begin()
-    broker.producer.refuses = MessageSizeTooLargeError()
+    broker.producer.acknowledges = True
     with pytest.raises(MessageSizeTooLargeError):
-        broker.deliver((1, "a"))
+        broker.outbox.send((1,), "a", b"key", b"." * 16_384)
+    broker.deliver((2, "a"))
+    assert broker.producer.sent == [("a", one(2))]
+    assert len(broker.producers) == 1
+
+
+def test_records_of_a_partition_share_batches(broker: Broker) -> None:
+    broker.outbox.begin()
+    broker.producer.acknowledges = True
+    broker.outbox.close(0)
+    broker.outbox._open_producer = lambda: cast("BatchProducer", shared)
+    shared = FakeProducer()
+    shared.acknowledges = True
+    shared.batch_bytes = 125  # room for two, as their size is estimated
+    broker.deliver((1, "a"), (2, "b"), (3, "a"), (4, "a"))
+    assert shared.sent == [("a", one(1) + one(3, index=1)), ("b", one(2)), ("a", one(4))]
+    assert broker.outbox.counters["records"] == 4
+
+
+def test_what_was_collected_when_a_delivery_failed_is_not_sent_twice(broker: Broker) -> None:
+    broker.outbox.begin()
+    broker.outbox.send((1,), "a", b"key", b"1")
+    broker.producer.refuses = KafkaTimeoutError("Failed to update metadata after 4.0 secs.")
+    with pytest.raises(NotAcknowledged):
+        broker.outbox.send((2,), "b", b"key", b"2")
     broker.producer.refuses = None
     broker.producer.acknowledges = True
-    broker.deliver((2, "a"))
-    assert len(broker.producers) == 1
+    broker.deliver((1, "a"), (2, "b"))
+    assert broker.producer.sent == [("a", one(1)), ("b", one(2))]
 
 
 def test_a_producer_without_metadata_asks_for_another_attempt(broker: Broker) -> None:
