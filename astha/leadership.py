@@ -2,16 +2,21 @@
 
 A leader delivers only while its lease is valid, by its own monotonic clock counted from *before* the registry was
 asked. A process that was paused for longer finds at its next delivery that its lease has expired.
+
+A standby takes the lease when it has expired or was released. It need not wait for a leader whose process has ended on
+this machine, such as one in a container that was restarted: `LeaderLock` tells.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
 from astha.clock import LoopClock
 from astha.errors import ConfigError, LeadershipLost
+from astha.leader_lock import LeaderLock
 from astha.settings.groups import LeaseSettings as LeaseSettings
 from astha.tasks import raise_if_cancelled
 from registry.clock import UnchangedTimer
@@ -22,6 +27,9 @@ from registry.models import DaemonLease
 log = structlog.get_logger(__name__)
 
 _ANSWER_WITHIN_S = 30.0
+
+_LONGEST_POLL_S = 0.5
+"""A standby notices a released lease within this time, however long the lease's TTL is."""
 
 _DEAD_AFTER_TTLS = 5.0
 """A lease that has not changed for this many TTLs of our own monotonic clock is taken over, whenever it says that it
@@ -44,6 +52,7 @@ class Leadership:
         self._valid_until = 0.0
         self._lease: DaemonLease | None = None
         self._failures = 0
+        self._lock = None if settings.directory is None else LeaderLock(settings.directory, group, holder)
         self.trouble: str | None = None  # why the lease can't be requested; None while another daemon may lead
 
     @property
@@ -84,7 +93,7 @@ class Leadership:
                 if not waited:
                     waited = True
                     log.info("another daemon leads, standing by", group=self.group)
-            await self._clock.sleep(self._settings.ttl_s / 5)
+            await self._clock.sleep(min(self._settings.ttl_s / 5, _LONGEST_POLL_S))
 
     async def _take(self, others: UnchangedTimer[DaemonLease]) -> DaemonLease | None:
         name, holder, ttl_ms = self.group, self._holder, self._ttl_ms
@@ -92,17 +101,34 @@ class Leadership:
         if lease is not None:
             return lease
         held = await self._store.get_daemon_lease(name)
-        if held is None or others.seconds(held) < self._settings.ttl_s * _DEAD_AFTER_TTLS:
+        if held is None:
+            return None
+        ended = await self._with_lock(lambda lock: lock.take_from(held.holder))
+        if not ended and others.seconds(held) < self._settings.ttl_s * _DEAD_AFTER_TTLS:
             return None
         lease = await self._store.take_daemon_lease(name, holder, ttl_ms, dead=held)
         if lease is not None:
-            log.warning("took over an unchanged lease", previous_holder=held.holder, expires_at=held.expires_at)
+            reason = "its process has ended" if ended else "unchanged for long"
+            log.warning("took over a lease", reason=reason, previous_holder=held.holder, expires_at=held.expires_at)
         return lease
+
+    async def _with_lock(self, call: Callable[[LeaderLock], bool]) -> bool:
+        """Returns False if there is no lock. A file system that does not answer never delays a renewal again."""
+        if self._lock is None:
+            return False
+        try:
+            async with asyncio.timeout(self._settings.ttl_s / 4):
+                return await asyncio.to_thread(call, self._lock)
+        except TimeoutError:
+            log.warning("lease.directory does not answer: a successor waits for the lease", file=str(self._lock.path))
+            self._lock = None
+            return False
 
     async def hold(self) -> None:
         """Renews the lease until cancelled. Raises `LeadershipLost` when leadership is lost."""
         while True:
             raise_if_cancelled()
+            await self._with_lock(LeaderLock.take)  # each time: another standby may have had it for a moment
             await self._clock.sleep(self._settings.ttl_s / 4)
             asked = self._clock.monotonic()
             try:
@@ -129,6 +155,7 @@ class Leadership:
                     await self._store.release_daemon_lease(lease)
             except (RegistryError, TimeoutError) as error:
                 log.warning("lease not released, it will expire", error=repr(error))
+        await self._with_lock(LeaderLock.release)
 
     def _note_failure(self, error: Exception) -> None:
         """Logs the first, second, fourth, eighth failure and so on: a database may be down for days."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -40,6 +41,11 @@ class TailSettings(SettingsGroup):
 
 class LeaseSettings(SettingsGroup):
     ttl_s: float = Field(3.0, gt=0.2, description="Time until a standby takes over from a leader that has died.")
+    directory: Path | None = Field(
+        None,
+        description="A directory of this machine that survives the daemon. A successor that uses the same one takes "
+        "over at once from a leader whose process was killed. Empty: after the lease.",
+    )
 
 
 class ClockSettings(SettingsGroup):
