@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from astha.events.event import Event
+from astha.events.event import Commit, Event
 from astha.events.transaction import Transaction
 from registry.models import Row
 from registry.position import Position
@@ -21,6 +21,7 @@ class EventBatch(msgspec.Struct, gc=False):
     size_bytes: int
     has_unlisted: bool  # a transaction has tables whose changes are not listed
     _tally: Mapping[tuple[str, str], int] | None = None
+    _traced: list[Commit] | None = None
 
     @classmethod
     def of(cls, transactions: Sequence[Transaction]) -> EventBatch:
@@ -50,6 +51,14 @@ class EventBatch(msgspec.Struct, gc=False):
             counted = Counter([(type(event.data), event.operation) for event in self.events])
             self._tally = {(kind.table, str(operation)): number for (kind, operation), number in counted.items()}
         return self._tally
+
+    def traced(self) -> list[Commit]:
+        """Returns the commits whose spans are recorded, found once for all lanes."""
+        if self._traced is None:
+            self._traced = [
+                each.commit for each in self.transactions if (trace := each.commit.trace) is not None and trace.sampled
+            ]
+        return self._traced
 
     def count_within(self, events: int) -> int:
         """Returns how many of the first transactions have at most so many events together, but at least 1."""

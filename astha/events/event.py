@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from astha.events.traceparent import TraceParent
 from registry.json_text import JsonValue
 from registry.models import Row
 from registry.position import Position
@@ -27,6 +28,7 @@ class Commit(msgspec.Struct, gc=False):
     position: Position
     committed_at: int  # microseconds since the epoch, UTC
     count: int = 0  # events in the transaction, all tables, once it is complete
+    trace: TraceParent | None = None  # the span that its deliveries belong to, if spans of it are recorded
 
 
 class Event(msgspec.Struct, Generic[R], frozen=True, gc=False):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, TypeAlias, TypeVar
 
 import structlog
@@ -72,6 +73,8 @@ class Delivery:
         self._call_name = "on_event" if self._on_transaction is None else "on_transaction"
         if self._on_transactions is not None:
             self._call_name = "on_transactions"
+        self._spans = lane.spans
+        self._deliver = self._deliver_batch if self._spans is None else self._deliver_traced
         self._done = 0  # events done of the batch in progress, if they are delivered one by one
         self._batch_events = 1  # grows while the component is quick
         self._slice_ends = 0.0
@@ -131,7 +134,21 @@ class Delivery:
         self._lane.counts.count(batch, self._clock.now_ms())
         return True
 
-    async def _deliver(self, batch: EventBatch, start: int) -> None:
+    async def _deliver_traced(self, batch: EventBatch, start: int) -> None:
+        if self._spans is None or not batch.traced():
+            await self._deliver_batch(batch, start)
+            return
+        cancelled: DeliveryCancelled | None = None
+        with self._spans.delivering(batch) as span:
+            try:
+                await self._deliver_batch(batch, start)
+            except DeliveryCancelled as error:  # no failure
+                cancelled = error
+                span.event("delivery cancelled", state=str(self._lane.state), reason=str(self._lane.reason))
+        if cancelled is not None:
+            raise cancelled
+
+    async def _deliver_batch(self, batch: EventBatch, start: int) -> None:
         """Delivers all events in order; to a component that takes single events, those from `start` on."""
         self._done = 0
         if self._clock.monotonic() >= self._slice_ends:
@@ -190,6 +207,12 @@ class Delivery:
         self, function: Callable[[Any], Awaitable[None]], argument: object, event: Event[Row], failure: BaseException
     ) -> None:
         """The first attempt has failed with `failure`."""
+        with nullcontext() if self._spans is None else self._spans.retrying(event.commit):
+            await self._attempt_again(function, argument, event, failure)
+
+    async def _attempt_again(
+        self, function: Callable[[Any], Awaitable[None]], argument: object, event: Event[Row], failure: BaseException
+    ) -> None:
         retrying = self._lane.backoff.retrying(
             self._clock, retry_on=self._worth_retrying, attempts=self._policy.attempts, on_retry=self._log_retry
         )
@@ -217,6 +240,8 @@ class Delivery:
             return False
         self._lane.counts.failed_deliveries += 1
         opened = self._lane.breaker.failed(error)
+        if self._spans is not None:
+            self._spans.note_failure(error, circuit_opened=opened)
         return treatment(error).action is Action.RETRY and not opened
 
     def _log_retry(self, error: BaseException, failures: int, wait_s: float) -> None:

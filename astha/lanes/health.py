@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
+
 from astha.lanes.calls import HEALTH_CHECK, CallTimeout, SeparateCall, task_name
 from astha.lanes.failures import FailureLog
 from astha.subscribers.contract import Subscriber
+
+log = structlog.get_logger(__name__)
 
 
 class HealthCheck:
@@ -22,18 +26,25 @@ class HealthCheck:
         self.reason: str | None = None
 
     async def healthy(self) -> bool:
-        """Returns True only if `on_health` returns True in time; otherwise `reason` says why not."""
-        error = await self._call.call(self._ask, self._timeout_s)
+        """Returns True only if `on_health` returns True in time; otherwise `reason` says why not. Logs each change."""
+        reason = self._reason(await self._call.call(self._ask, self._timeout_s))
+        if reason != self.reason:
+            self.reason = reason
+            if reason is None:
+                log.info("component is healthy again", component=self._name)
+            else:
+                log.warning("component is not healthy", component=self._name, reason=reason)
+        return reason is None
+
+    def _reason(self, error: BaseException | None) -> str | None:
         if error is None:
-            self.reason = None if self._answer is True else f"on_health returned {self._answer!r}"
-        elif isinstance(error, CallTimeout):
-            self.reason = f"on_health gave no answer within {self._timeout_s:g} s"
-        elif isinstance(error, asyncio.CancelledError):
-            self.reason = "on_health was cancelled"
-        else:
-            self._failures.note(self._name, "on_health", error)
-            self.reason = repr(error)
-        return self.reason is None
+            return None if self._answer is True else f"on_health returned {self._answer!r}"
+        if isinstance(error, CallTimeout):
+            return f"on_health gave no answer within {self._timeout_s:g} s"
+        if isinstance(error, asyncio.CancelledError):
+            return "on_health was cancelled"
+        self._failures.note(self._name, "on_health", error)
+        return repr(error)
 
     async def _ask(self) -> None:
         self._answer = await self._subscriber.on_health()

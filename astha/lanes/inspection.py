@@ -27,12 +27,19 @@ def shown_state(lane: Lane) -> LaneState:
 
 
 def shown_reason(lane: Lane) -> str | None:
-    """Includes the call in flight, if the component is not live."""
+    """Includes the failed health check and the call in flight, if the component is not live."""
     call, began = ("on_refresh", lane.refresh_began) if lane.serving else ("start", lane.start_began)
-    if began is None or shown_state(lane) is LaneState.LIVE:
+    if shown_state(lane) is LaneState.LIVE:
         return lane.reason
-    running = f"{call} has been running for {lane.clock.monotonic() - began:.0f} s"
-    return running if lane.reason is None else f"{lane.reason} ({running})"
+    details = []
+    unhealthy = lane.health.reason if lane.state in (LaneState.BROKEN, LaneState.HELD) else None
+    if unhealthy is not None and unhealthy not in (lane.reason or ""):
+        details.append(f"not healthy: {unhealthy}")
+    if began is not None:
+        details.append(f"{call} has been running for {lane.clock.monotonic() - began:.0f} s")
+    if not details:
+        return lane.reason
+    return ", ".join(details) if lane.reason is None else f"{lane.reason} ({', '.join(details)})"
 
 
 def stuck_seconds(lane: Lane) -> float:

@@ -19,6 +19,7 @@ from astha.lanes.calls import Calls
 from astha.lanes.health import HealthCheck
 from astha.lanes.intake import Intake, RefusedTransaction
 from astha.lanes.queue import LaneQueue
+from astha.lanes.spans import LaneSpans
 from astha.lanes.state import LaneContext, LaneCounts, LaneProgress, LaneState, LaneStatus, RestoredLane
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.lane_policy import LanePolicy
@@ -44,6 +45,7 @@ class Lane:
         self.backoff = Backoff(policy.backoff_initial_s, policy.backoff_max_s)
         self.health = HealthCheck(name, subscriber, policy.health_timeout_s, context.failures)
         self.counts = LaneCounts()
+        self.spans = None if context.tracing is None else LaneSpans(name, context.tracing)
         self.refresh_owed_persisted = asyncio.Event()
         self.start_began: float | None = None
         self.refresh_began: float | None = None  # when the `on_refresh` in flight was called

@@ -16,6 +16,7 @@ from astha.lanes.delivery import LEADERSHIP_POLL_S
 from astha.lanes.error_policy import treatment
 from astha.lanes.lane import Lane
 from astha.lanes.snapshot import RefreshedSnapshot, snapshot_after
+from astha.lanes.spans import LaneSpans
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,7 @@ class Refresh:
             await lane.refresh_owed_persisted.wait()
             lane.breaker.begin_trial()
             start = lane.intake.start_collecting()
-            outcome = await self._attempt(start)
+            outcome = await self._attempt(start) if lane.spans is None else await self._traced(start, lane.spans)
             if lane.calls.ended:
                 return None
             if isinstance(outcome, RefreshedSnapshot):
@@ -58,6 +59,15 @@ class Refresh:
                 return f"refresh failed: {outcome!r} ({hint})"
             await clock.sleep(lane.backoff.wait_s(failures, clock))
         return None
+
+    async def _traced(self, start: Position, spans: LaneSpans) -> RefreshedSnapshot | BaseException:
+        lane = self._lane
+        with spans.refreshing(lane.reason) as span:
+            span.set(state=str(lane.state), breaker=lane.breaker.state, position=start)
+            outcome = await self._attempt(start)
+            if isinstance(outcome, BaseException):
+                span.fail(outcome)
+            return outcome
 
     async def _attempt(self, start: Position) -> RefreshedSnapshot | BaseException:
         """Returns the snapshot that the component has read, or the error."""

@@ -16,6 +16,7 @@ from astha.lanes.failures import FailureLog
 from astha.lanes.snapshot import RefreshedSnapshot
 from astha.sources.contract import Replay
 from astha.subscribers.contract import ResumesAtPosition, Subscriber
+from astha.tracing import Tracing
 from registry.contract import MetadataStore
 from registry.position import Position
 
@@ -133,6 +134,7 @@ class LaneContext(msgspec.Struct, frozen=True):
     failures: FailureLog
     epoch: Callable[[], int]  # of the lease
     replay: Callable[[frozenset[str], Position], Replay] | None = None  # reads the stream again from a position
+    tracing: Tracing | None = None
 
     def resume(self, subscriber: Subscriber, position: Position) -> None:
         """All later deliveries to this subscriber have positions above this one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 import structlog
@@ -13,7 +14,19 @@ from astha.redaction import Redactor
 from astha.settings import LogSettings
 
 _LIBRARIES = (
-    *("aiohttp", "aiosqlite", "alembic", "asyncio", "boto3", "botocore", "fsspec", "grpc", "psycopg", "py4j"),
+    *(
+        "aiohttp",
+        "aiosqlite",
+        "alembic",
+        "asyncio",
+        "boto3",
+        "botocore",
+        "fsspec",
+        "grpc",
+        "opentelemetry",
+        "psycopg",
+        "py4j",
+    ),
     *("pyiceberg", "pyspark", "requests", "s3fs", "sqlalchemy", "urllib3"),
 )
 """Libraries that log at warning level or above only. Some write secrets at debug level: py4j logs the token of its
@@ -44,13 +57,16 @@ class _Redacting:
         return {name: value if name in _OWN_FIELDS else self._redact.values(value) for name, value in event.items()}
 
 
-def configure_logging(settings: LogSettings, redact: Redactor, stream: TextIO | None = None) -> None:
-    """Configures the whole process. A second call replaces the first."""
+def configure_logging(
+    settings: LogSettings, redact: Redactor, stream: TextIO | None = None, processors: Sequence[Processor] = ()
+) -> None:
+    """Configures the whole process. A second call replaces the first. `processors` may add fields to each line."""
     stream = stream or sys.stderr
+    shared = [*_SHARED, *processors]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *_SHARED,
+            *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -59,7 +75,7 @@ def configure_logging(settings: LogSettings, redact: Redactor, stream: TextIO | 
     )
     handler = logging.StreamHandler(stream)
     renderers = _renderers(settings, redact, colours=stream.isatty())
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=renderers, foreign_pre_chain=_SHARED))
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=renderers, foreign_pre_chain=shared))
     logging.getLogger().handlers[:] = [handler]
     logging.captureWarnings(True)
     set_level(settings.level)
