@@ -1,4 +1,4 @@
-"""Opens stores by URL, after checking that the schema is the one this code expects."""
+"""Opens stores by URL, after checking that this code can use the schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stores(msgspec.Struct, frozen=True):
 
 
 async def open_store(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> MetadataStore:
-    """Raises SchemaMismatch if the database is not migrated to this version, Unavailable if it can't be reached."""
+    """Raises SchemaMismatch if this version can't use the database's schema, Unavailable if it can't be reached."""
     settings = settings or StoreSettings()
     await require_schema(url, settings)
     return _store(url, settings, clock or SystemClock(), WriteLock())
@@ -55,4 +55,4 @@ def _store(url: str, settings: StoreSettings, clock: Clock, lock: WriteLock, *, 
 
 async def require_schema(url: str, settings: StoreSettings) -> None:
     """Raises what `open_store` raises."""
-    (await asyncio.to_thread(status, url, settings)).require_current()
+    (await asyncio.to_thread(status, url, settings)).require_usable()

@@ -6,7 +6,8 @@ Common to all verbs:
 - ``get_*`` and ``find_*`` return None if the thing does not exist; a verb that changes a missing thing raises NotFound.
 - Errors are those of `registry.errors`. Arguments are checked before anything is sent; a bad one raises Invalid.
 - Cancelling a verb leaves its transaction either committed or rolled back, and the store usable.
-- A bulk verb is one round trip, whatever the number of rows. An empty bulk call does nothing.
+- A bulk verb is one round trip, whatever the number of rows; `swap_files` and `commit_catalog` are a constant number.
+  An empty bulk call does nothing.
 - Pages follow a key, not a row count: pass the last key of a page as ``after``. The ``stream_*`` verbs read all pages.
 """
 
@@ -17,6 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
 from registry.inputs import (
+    CatalogCommit,
     CompactionDraft,
     CompactionOutcome,
     Fence,
@@ -31,6 +33,8 @@ from registry.inputs import (
 from registry.json_text import JsonValue
 from registry.models import (
     Agent,
+    CatalogRequest,
+    CatalogTable,
     Compaction,
     CompactionStatus,
     ConsumerGroup,
@@ -42,6 +46,7 @@ from registry.models import (
     GroupLease,
     LakeTable,
     LedgerEntry,
+    NamespaceChange,
     Partition,
     PartitionLease,
     ProducerSequence,
@@ -52,6 +57,7 @@ from registry.models import (
     SnapshotStatus,
     SnapshotTrigger,
     SourceIdentity,
+    TableDeleteFile,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -407,6 +413,8 @@ class Files(Protocol):
         operation_id: str,
         operation: FileOperation = "compaction",
         intents_of: str | None = None,
+        seen_deletes: Sequence[TableDeleteFile] = (),
+        removed_deletes: Sequence[TableDeleteFile] = (),
     ) -> list[TableFile]:
         """Replaces `old` files, given as they were read, by `new` ones. Returns the new rows in the order of ``new``.
 
@@ -414,8 +422,19 @@ class Files(Protocol):
         awaits deletion is removed from that list. A rollback's new files must all be on it: the Conflict names those
         that are not, because a cleaner may be deleting them. ``intents_of`` as in `add_files`. The compaction with this
         ``operation_id``, if there is one, becomes ``done`` in the same transaction.
+
+        A compaction's new files leave out the rows that ``seen_deletes`` and ``removed_deletes`` delete. Raises a
+        Conflict that names any other delete file of the old files' partitions, or of the whole table; a rollback as
+        well. ``removed_deletes`` are removed, because no remaining data file needs them, and added to the files
+        awaiting deletion.
         """
         ...  # fmt: skip
+
+    async def list_delete_files(
+        self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[TableDeleteFile]:
+        """Returns a page sorted by id, after the id ``after``."""
+        ...
 
     async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
         """Returns the live files with these paths, sorted by id."""
@@ -641,6 +660,118 @@ class DaemonState(Protocol):
         ...
 
 
+class IcebergCatalog(Protocol):
+    """The Iceberg catalog in the registry's database. A namespace of several levels is written with dots."""
+
+    async def get_catalog_table(self, catalog: str, namespace: str, name: str) -> CatalogTable | None: ...
+
+    async def list_catalog_tables(
+        self, catalog: str, namespace: str, *, after: str = "", limit: int = PAGE
+    ) -> list[CatalogTable]:
+        """Returns a page of the namespace's own tables, sorted by name. Views are left out."""
+        ...
+
+    async def list_catalog_namespaces(self, catalog: str) -> list[str]:
+        """Returns every namespace that has tables or properties, sorted."""
+        ...
+
+    async def get_namespace_properties(self, catalog: str, namespace: str) -> dict[str, str]:
+        """Returns its properties without ``exists``, which the catalog keeps for a namespace without others."""
+        ...
+
+    async def create_catalog_namespace(
+        self,
+        catalog: str,
+        namespace: str,
+        properties: Mapping[str, str],
+        *,
+        request: CatalogRequest | None = None,
+    ) -> None:
+        """Raises AlreadyExists if the namespace has properties, tables or namespaces, in the catalog or the registry.
+
+        ``request``, here and in the verbs below, is recorded in the same transaction. If one with the same key is
+        recorded, raises AlreadyCommitted, and changes nothing. Requests are forgotten after a day.
+        """
+        ...
+
+    async def update_catalog_namespace(
+        self,
+        catalog: str,
+        namespace: str,
+        *,
+        set: Mapping[str, str],  # noqa: A002  (the protocol's word)
+        remove: Sequence[str],
+        request: CatalogRequest | None = None,
+    ) -> NamespaceChange:
+        """Sets and removes properties. Raises NotFound if the namespace does not exist."""
+        ...
+
+    async def drop_catalog_namespace(
+        self, catalog: str, namespace: str, *, request: CatalogRequest | None = None
+    ) -> None:
+        """Raises NotFound if the namespace does not exist, Conflict if it has tables or namespaces."""
+        ...
+
+    async def reserve_table_id(self) -> int:
+        """Returns an id that no table has and no later one gets, for a `CatalogCommit` that creates a table."""
+        ...
+
+    async def commit_catalog(
+        self,
+        commits: Sequence[CatalogCommit],
+        *,
+        request: CatalogRequest | None = None,
+        intents_of: str | None = None,
+    ) -> None:
+        """Moves the pointers of several tables together with the rows that change: all of them or nothing.
+
+        Each table gets a row in `iceberg_commits`, before its other changes. Old rows of that table are pruned. Added
+        files have the operation ``external`` and an operation id with the snapshot's.
+
+        Raises Conflict if a pointer or a schema version is not the expected one, if a removed or required file is not
+        live, if an added one is, or if an added one may be deleted right now; AlreadyExists if the name of a new table
+        is taken; NotFound if a table is gone. An added file that awaits deletion is removed from that list. With
+        ``intents_of``, each new metadata file must have an upload intent of this owner, which is completed.
+        """
+        ...
+
+    async def get_catalog_request(self, request_key: str) -> CatalogRequest | None: ...
+
+    async def rename_catalog_table(
+        self,
+        catalog: str,
+        namespace: str,
+        name: str,
+        to_namespace: str,
+        to_name: str,
+        *,
+        table_id: int | None = None,
+        request: CatalogRequest | None = None,
+    ) -> None:
+        """Renames the catalog's table, and the registry's if it has one of that name.
+
+        With ``table_id``, the registry's must be that one, else raises Conflict. Raises NotFound if the catalog has no
+        such table, AlreadyExists if the new name is taken.
+        """
+        ...
+
+    async def drop_catalog_table(
+        self,
+        catalog: str,
+        namespace: str,
+        name: str,
+        *,
+        purge: bool,
+        table_id: int | None = None,
+        request: CatalogRequest | None = None,
+    ) -> None:
+        """Drops the catalog's table, and the registry's if it has one of that name, as `drop_table` does.
+
+        ``table_id`` as in `rename_catalog_table`. Raises NotFound if the catalog has no such table.
+        """
+        ...
+
+
 class ConsistentRead(Protocol):
     """A consistent snapshot of the whole registry, and which transactions of the change stream it contains."""
 
@@ -670,7 +801,17 @@ class BulkLoad(Protocol):
 
 
 class MetadataStore(
-    Topics, Segments, ConsumerGroups, Agents, LakeTables, Files, Snapshots, Compactions, DaemonState, Protocol
+    Topics,
+    Segments,
+    ConsumerGroups,
+    Agents,
+    LakeTables,
+    Files,
+    Snapshots,
+    Compactions,
+    DaemonState,
+    IcebergCatalog,
+    Protocol,
 ):
     async def time(self) -> DatabaseTime:
         """Returns the database's time, for comparison with the caller's clock."""

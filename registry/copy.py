@@ -18,6 +18,7 @@ from registry.models import (
     LAKE_IDENTITY,
     PUBLISHED,
     CatalogNamespace,
+    CatalogRequest,
     CatalogTable,
     Compaction,
     FileAwaitingDeletion,
@@ -33,7 +34,7 @@ __all__ = ["COPIED", "CopyProgress", "copy_registry"]
 
 COPIED: tuple[type[Row], ...] = (
     *PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction, SegmentObject, ProducerSequence, GroupLease,
-    CatalogTable, CatalogNamespace,
+    CatalogTable, CatalogNamespace, CatalogRequest,
 )  # fmt: skip
 """Tables that are copied completely, parents before children. Of `source_identity` only the lake's row is copied."""
 

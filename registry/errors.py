@@ -3,6 +3,7 @@
     RegistryError
     |-- NotFound           the named thing does not exist        -> create it, or correct the name
     |-- AlreadyExists      the name or path is taken             -> use that thing, or choose another name
+    |   `-- AlreadyCommitted  a request with this key is done    -> read get_catalog_request
     |-- Conflict           the rows changed since they were read -> read again, decide again
     |   |-- Fenced         the lease is no longer held           -> stop writing, acquire it again
     |   |-- OutOfSequence  not the producer's next records       -> read get_producer_sequences
@@ -11,7 +12,8 @@
     |-- PermissionDenied   the role lacks a privilege            -> `astha check` names it; grant it
     |-- Unavailable        no response, or none in time          -> retry with backoff
     |   `-- ReadOnly       the database takes no writes          -> retry with backoff; make it writable
-    `-- SchemaMismatch     the schema is older or newer          -> `astha registry migrate`, or upgrade Astha
+    `-- SchemaMismatch     the schema is missing or older        -> `astha registry migrate`
+        `-- SchemaTooNew   the schema is newer, not compatible   -> upgrade Astha
 
 A call that raises any of these but Unavailable has written nothing. After Unavailable the write may or may not
 have happened: every verb can be repeated, or its repetition raises AlreadyExists or Conflict.
@@ -23,6 +25,7 @@ import reprlib
 from collections.abc import Collection, Sequence
 
 __all__ = [
+    "AlreadyCommitted",
     "AlreadyExists",
     "Conflict",
     "Fenced",
@@ -34,6 +37,7 @@ __all__ = [
     "ReadOnly",
     "RegistryError",
     "SchemaMismatch",
+    "SchemaTooNew",
     "Unavailable",
 ]
 
@@ -48,6 +52,10 @@ class NotFound(RegistryError):
 
 class AlreadyExists(RegistryError):
     pass
+
+
+class AlreadyCommitted(AlreadyExists):
+    """A request with the same Idempotency-Key was committed before."""
 
 
 class Conflict(RegistryError):
@@ -93,6 +101,10 @@ class ReadOnly(Unavailable):
 
 class SchemaMismatch(RegistryError):
     pass
+
+
+class SchemaTooNew(SchemaMismatch):
+    """A newer version of Astha has migrated the registry."""
 
 
 def _shown(value: object) -> str:

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 
 from registry.contract import PAGE, BulkLoad, ConsistentRead, MetadataStore
 from registry.inputs import (
+    CatalogCommit,
     CompactionDraft,
     CompactionOutcome,
     Fence,
@@ -25,6 +26,8 @@ from registry.inputs import (
 from registry.json_text import JsonValue
 from registry.models import (
     Agent,
+    CatalogRequest,
+    CatalogTable,
     Compaction,
     CompactionStatus,
     ConsumerGroup,
@@ -36,6 +39,7 @@ from registry.models import (
     GroupLease,
     LakeTable,
     LedgerEntry,
+    NamespaceChange,
     Partition,
     PartitionLease,
     ProducerSequence,
@@ -45,6 +49,7 @@ from registry.models import (
     SnapshotStatus,
     SnapshotTrigger,
     SourceIdentity,
+    TableDeleteFile,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -299,10 +304,24 @@ class ForwardingStore(MetadataStore):
         operation_id: str,
         operation: FileOperation = "compaction",
         intents_of: str | None = None,
+        seen_deletes: Sequence[TableDeleteFile] = (),
+        removed_deletes: Sequence[TableDeleteFile] = (),
     ) -> list[TableFile]:
         return await self.inner.swap_files(
-            table_id, old, new, operation_id=operation_id, operation=operation, intents_of=intents_of
+            table_id,
+            old,
+            new,
+            operation_id=operation_id,
+            operation=operation,
+            intents_of=intents_of,
+            seen_deletes=seen_deletes,
+            removed_deletes=removed_deletes,
         )
+
+    async def list_delete_files(
+        self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[TableDeleteFile]:
+        return await self.inner.list_delete_files(table_id, partition_path=partition_path, after=after, limit=limit)
 
     async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
         return await self.inner.get_files(table_id, paths)
@@ -455,6 +474,88 @@ class ForwardingStore(MetadataStore):
 
     async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
         return await self.inner.ensure_source_identity(name, identity)
+
+    async def get_catalog_table(self, catalog: str, namespace: str, name: str) -> CatalogTable | None:
+        return await self.inner.get_catalog_table(catalog, namespace, name)
+
+    async def list_catalog_tables(
+        self, catalog: str, namespace: str, *, after: str = "", limit: int = PAGE
+    ) -> list[CatalogTable]:
+        return await self.inner.list_catalog_tables(catalog, namespace, after=after, limit=limit)
+
+    async def list_catalog_namespaces(self, catalog: str) -> list[str]:
+        return await self.inner.list_catalog_namespaces(catalog)
+
+    async def get_namespace_properties(self, catalog: str, namespace: str) -> dict[str, str]:
+        return await self.inner.get_namespace_properties(catalog, namespace)
+
+    async def create_catalog_namespace(
+        self,
+        catalog: str,
+        namespace: str,
+        properties: Mapping[str, str],
+        *,
+        request: CatalogRequest | None = None,
+    ) -> None:
+        await self.inner.create_catalog_namespace(catalog, namespace, properties, request=request)
+
+    async def update_catalog_namespace(
+        self,
+        catalog: str,
+        namespace: str,
+        *,
+        set: Mapping[str, str],  # noqa: A002  (the protocol's word)
+        remove: Sequence[str],
+        request: CatalogRequest | None = None,
+    ) -> NamespaceChange:
+        return await self.inner.update_catalog_namespace(catalog, namespace, set=set, remove=remove, request=request)
+
+    async def drop_catalog_namespace(
+        self, catalog: str, namespace: str, *, request: CatalogRequest | None = None
+    ) -> None:
+        await self.inner.drop_catalog_namespace(catalog, namespace, request=request)
+
+    async def reserve_table_id(self) -> int:
+        return await self.inner.reserve_table_id()
+
+    async def commit_catalog(
+        self,
+        commits: Sequence[CatalogCommit],
+        *,
+        request: CatalogRequest | None = None,
+        intents_of: str | None = None,
+    ) -> None:
+        await self.inner.commit_catalog(commits, request=request, intents_of=intents_of)
+
+    async def get_catalog_request(self, request_key: str) -> CatalogRequest | None:
+        return await self.inner.get_catalog_request(request_key)
+
+    async def rename_catalog_table(
+        self,
+        catalog: str,
+        namespace: str,
+        name: str,
+        to_namespace: str,
+        to_name: str,
+        *,
+        table_id: int | None = None,
+        request: CatalogRequest | None = None,
+    ) -> None:
+        await self.inner.rename_catalog_table(
+            catalog, namespace, name, to_namespace, to_name, table_id=table_id, request=request
+        )
+
+    async def drop_catalog_table(
+        self,
+        catalog: str,
+        namespace: str,
+        name: str,
+        *,
+        purge: bool,
+        table_id: int | None = None,
+        request: CatalogRequest | None = None,
+    ) -> None:
+        await self.inner.drop_catalog_table(catalog, namespace, name, purge=purge, table_id=table_id, request=request)
 
     async def time(self) -> DatabaseTime:
         return await self.inner.time()

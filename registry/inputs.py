@@ -14,8 +14,10 @@ from registry import validation
 from registry.errors import Invalid
 from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, JsonText
 from registry.models import (
+    CatalogOperation,
     CompactionStatus,
     CompactionTrigger,
+    DeleteContent,
     FileOperation,
     SnapshotStatus,
     SnapshotTrigger,
@@ -24,8 +26,10 @@ from registry.models import (
 
 __all__ = [
     "Advance",
+    "CatalogCommit",
     "CompactionDraft",
     "CompactionOutcome",
+    "DeleteFileDraft",
     "Fence",
     "FileDraft",
     "OffsetDraft",
@@ -209,6 +213,92 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
         return self.file_path.rpartition("/")[2]
 
 
+class DeleteFileDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """A delete file that an engine adds. A deletion vector has the offset of its blob in a Puffin file."""
+
+    file_path: str
+    file_size: int
+    content: DeleteContent
+    row_count: int
+    sequence_number: int
+    file_type: str = "parquet"
+    partition_path: str = ""
+    spec_id: int = 0
+    equality_ids: JsonText | None = None
+    referenced_data_file: str | None = None
+    content_offset: int = 0
+    snapshot_id: int | None = None
+
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "file_path": validation.non_empty_path,
+        "file_size": validation.integer,
+        "content": lambda field, value: validation.one_of(field, value, get_args(DeleteContent)),
+        "row_count": validation.integer,
+        "sequence_number": validation.integer,
+        "file_type": validation.non_empty,
+        "partition_path": validation.path,
+        "spec_id": validation.integer32,
+        "equality_ids": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "referenced_data_file": lambda field, value: validation.optional(field, value, validation.non_empty_path),
+        "content_offset": validation.integer,
+        "snapshot_id": lambda field, value: validation.optional(field, value, validation.timestamp),
+    }
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.file_path, self.content_offset
+
+
+class CatalogCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """One table's part of a commit through the Iceberg catalog: the pointer, and what changes with it.
+
+    ``expected`` is the pointer that was read; None: the catalog must not have the table. ``create`` creates the
+    registry's table with the id ``table_id`` from `MetadataStore.reserve_table_id`, at ``table_location``.
+    """
+
+    catalog: str
+    namespace: str
+    name: str
+    expected: str | None
+    location: str  # the new metadata file
+    table_id: int
+    create: TableDraft | None = None
+    table_location: str | None = None
+    version: TableDraft | None = None  # a further schema version
+    version_expected: int | None = None  # the current one
+    added: Sequence[FileDraft] = ()
+    removed: Sequence[str] = ()  # paths
+    deletes_added: Sequence[DeleteFileDraft] = ()
+    deletes_removed: Sequence[str | tuple[str, int]] = ()  # paths; of deletion vectors with their offsets
+    required: Sequence[str] = ()  # paths that must be live: data files to which the added delete files may refer
+    snapshot_id: int | None = None
+    parent_snapshot_id: int | None = None
+    operation: CatalogOperation = "append"
+    engine: str | None = None
+
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "catalog": validation.catalog_name,
+        "namespace": validation.catalog_name,
+        "name": validation.catalog_name,
+        "expected": lambda field, value: validation.optional(field, value, validation.metadata_location),
+        "location": validation.metadata_location,
+        "table_id": lambda field, value: validation.integer(field, value, 1),
+        "table_location": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "version_expected": lambda field, value: validation.optional(
+            field, value, lambda f, v: validation.integer(f, v, 1, validation.MAX_INT32 - 1)
+        ),
+        "snapshot_id": lambda field, value: validation.optional(field, value, validation.timestamp),
+        "parent_snapshot_id": lambda field, value: validation.optional(field, value, validation.timestamp),
+        "operation": lambda field, value: validation.one_of(field, value, get_args(CatalogOperation)),
+        "engine": lambda field, value: validation.optional(field, value, validation.text),
+    }
+
+    @property
+    def operation_id(self) -> str | None:
+        """The operation id of the files that it adds."""
+        return None if self.snapshot_id is None else f"iceberg-{self.snapshot_id}"
+
+
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """Files that one operation adds to a table."""
 
@@ -314,6 +404,8 @@ Draft: TypeAlias = (
     | Advance
     | TableDraft
     | FileDraft
+    | DeleteFileDraft
+    | CatalogCommit
     | SnapshotDraft
     | CompactionDraft
     | CompactionOutcome

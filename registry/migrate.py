@@ -1,6 +1,10 @@
-"""Migrates a registry's schema to the version that this code expects, and refuses any other version.
+"""Migrates a registry's schema to the version that this code expects, and tells whether this code can use a version.
 
 All steps of a migration are one transaction on both backends, and only one process migrates at a time.
+
+Code can use its own schema and newer ones that are compatible with it. A migration names the oldest revision whose code
+can still use the schema (``compatible_from``; itself unless it says so), and the version table keeps that name: it is
+the only thing that older code can know about a newer schema. See docs/decisions/0023-schema-compatibility.md.
 """
 
 from __future__ import annotations
@@ -26,11 +30,17 @@ from registry.engines import (
     sqlite_path,
     sync_engine,
 )
-from registry.errors import Invalid, SchemaMismatch, Unavailable
+from registry.errors import Invalid, SchemaMismatch, SchemaTooNew, Unavailable
 from registry.publication import repair_publication
 from registry.schema import VERSION_TABLE
 
-SchemaState: TypeAlias = Literal["missing", "old", "current", "new"]
+SchemaState: TypeAlias = Literal["missing", "old", "current", "compatible", "new"]
+"""Of newer schemas, this code can use a compatible one, and can't use a new one."""
+
+_COMPATIBLE_FROM = "compatible_from"
+"""A variable of a migration, and a column of the version table."""
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
 
 _LOCK = 0x61737468  # "asth": an advisory lock of PostgreSQL
 
@@ -42,8 +52,8 @@ class SchemaStatus(msgspec.Struct, frozen=True):
     expected: str
     repaired: tuple[str, ...] = ()  # problems of the publication that a migration repaired
 
-    def require_current(self) -> None:
-        """Raises SchemaMismatch unless the database has the schema of this code."""
+    def require_usable(self) -> None:
+        """Raises SchemaMismatch unless this code can use the schema."""
         match self.state:
             case "missing":
                 raise SchemaMismatch(f"{self.url} holds no registry: run `astha registry migrate`")
@@ -53,10 +63,19 @@ class SchemaStatus(msgspec.Struct, frozen=True):
                     "run `astha registry migrate`"
                 )
             case "new":
-                raise SchemaMismatch(
+                raise SchemaTooNew(
                     f"the registry at {self.url} has schema {self.found}, which this version of Astha does not "
                     f"know (it knows up to {self.expected}): upgrade Astha"
                 )
+
+    def require_current(self) -> None:
+        """Raises SchemaMismatch unless the schema is that of this code: it must know every table and column."""
+        self.require_usable()
+        if self.state == "compatible":
+            raise SchemaTooNew(
+                f"the registry at {self.url} has schema {self.found}, newer than {self.expected}: this version of "
+                "Astha can use it, but does not know all of it; do this with the newer version"
+            )
 
 
 def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
@@ -70,7 +89,8 @@ def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
 def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = "head") -> SchemaStatus:
     """Upgrades the schema, or downgrades it to ``revision`` (``base``: empty). Creates a SQLite file if needed.
 
-    On PostgreSQL, also repairs a missing or incomplete publication, whatever the schema was before.
+    A newer schema that is compatible stays as it is. On PostgreSQL, also repairs a missing or incomplete publication,
+    whatever the schema was before.
     """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).absolute().parent.is_dir():
@@ -82,8 +102,9 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
             if parsed.drivername == "postgresql":
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             _run(connection, revision)
+            _record_compatibility(connection)
             after = schema_status(connection)
-            if parsed.drivername == "postgresql" and after.state == "current":
+            if parsed.drivername == "postgresql" and after.state in ("current", "compatible"):
                 after = msgspec.structs.replace(after, repaired=tuple(repair_publication(connection)))
         except BaseException:
             connection.exec_driver_sql("ROLLBACK")
@@ -100,24 +121,37 @@ def require_known(revision: str) -> None:
 
 
 def schema_status(connection: Connection) -> SchemaStatus:
-    found: str | None = None
-    if inspect(connection).has_table(VERSION_TABLE):
-        found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()
+    found, compatible_from = _version(connection)
     head, known = _head(), {script.revision for script in _scripts().walk_revisions()}
     state: SchemaState
     if found is None:
         state = "missing"
     elif found == head:
         state = "current"
+    elif found in known:
+        state = "old"
     else:
-        state = "old" if found in known else "new"
+        state = "compatible" if compatible_from in known else "new"
     return SchemaStatus(display_url(connection.engine.url.set(drivername=connection.dialect.name)), state, found, head)
+
+
+def _version(connection: Connection) -> tuple[str | None, str | None]:
+    """Returns the revision of the schema, and the oldest revision whose code can use it, as far as they are known."""
+    tables = inspect(connection)
+    if not tables.has_table(VERSION_TABLE):
+        return None, None
+    columns = {column["name"] for column in tables.get_columns(VERSION_TABLE)}
+    compatible_from = _COMPATIBLE_FROM if _COMPATIBLE_FROM in columns else "NULL"
+    row = connection.exec_driver_sql(f"SELECT version_num, {compatible_from} FROM {VERSION_TABLE}").first()
+    return (None, None) if row is None else (row[0], row[1])
 
 
 def _run(connection: Connection, revision: str) -> None:
     require_known(revision)
     before = schema_status(connection)
-    if before.state == "new":
+    if before.state == "compatible" and revision == "head":
+        return
+    if before.state in ("compatible", "new"):
         before.require_current()
     config = _config()
     config.attributes["connection"] = connection
@@ -128,9 +162,23 @@ def _run(connection: Connection, revision: str) -> None:
         command.upgrade(config, revision)
 
 
+def _record_compatibility(connection: Connection) -> None:
+    """For older code, which has neither the migration nor any other way to know. A newer version's record stays."""
+    found, recorded = _version(connection)
+    scripts = {script.revision: script for script in _scripts().walk_revisions()}
+    if found is None or found not in scripts:
+        return
+    compatible_from = getattr(scripts[found].module, _COMPATIBLE_FROM, found)
+    if recorded == compatible_from:
+        return
+    if _COMPATIBLE_FROM not in {column["name"] for column in inspect(connection).get_columns(VERSION_TABLE)}:
+        connection.exec_driver_sql(f"ALTER TABLE {VERSION_TABLE} ADD COLUMN {_COMPATIBLE_FROM} VARCHAR(32)")
+    connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET {_COMPATIBLE_FROM} = '{compatible_from}'")
+
+
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(_MIGRATIONS))
     config.set_main_option("path_separator", "os")
     return config
 

@@ -17,13 +17,13 @@ __all__ = [
     # streams
     "Agent", "ConsumerGroup", "ConsumerOffset", "Partition", "PartitionLease", "Segment", "Topic", "object_uri",
     # lake
-    "ColumnStats", "FileOperation", "LakeTable", "SnapshotStatus", "SnapshotTrigger", "TableFile", "TableMetadata",
-    "TableSnapshot", "TableStats", "TableStatus",
+    "CatalogOperation", "ColumnStats", "DeleteContent", "FileOperation", "IcebergCommit", "LakeTable", "SnapshotStatus",
+    "SnapshotTrigger", "TableDeleteFile", "TableFile", "TableMetadata", "TableSnapshot", "TableStats", "TableStatus",
     # unpublished
     "DaemonLease", "DaemonRole", "FileAwaitingDeletion", "GroupLease", "LedgerEntry", "ProducerSequence",
     "RunningDaemon", "SegmentObject", "LAKE_IDENTITY", "SourceIdentity", "UploadIntent",
     # the Iceberg catalog
-    "CatalogNamespace", "CatalogTable",
+    "CatalogNamespace", "CatalogRequest", "CatalogTable", "NamespaceChange",
     # the compactor
     "Compaction", "CompactionStatus", "CompactionTrigger", "Savings",
     # all
@@ -31,7 +31,9 @@ __all__ = [
 ]  # fmt: skip
 
 TableStatus: TypeAlias = Literal["active", "dropping"]
-FileOperation: TypeAlias = Literal["insert", "compaction", "rollback", "import"]
+FileOperation: TypeAlias = Literal["insert", "compaction", "rollback", "import", "external"]
+CatalogOperation: TypeAlias = Literal["append", "overwrite", "delete", "replace", "metadata"]
+DeleteContent: TypeAlias = Literal["position", "equality"]
 SnapshotTrigger: TypeAlias = Literal["manual", "time", "size", "query"]
 SnapshotStatus: TypeAlias = Literal["requested", "created", "failed", "expired"]
 DaemonRole: TypeAlias = Literal["leader", "standby"]
@@ -269,6 +271,53 @@ class TableSnapshot(Row, frozen=True, gc=False):
     updated_at: int
 
 
+class IcebergCommit(Row, frozen=True, gc=False):
+    """A commit by another engine through the REST catalog. Iceberg has the changes of its transaction already."""
+
+    table = "iceberg_commits"
+    key = ("id",)
+
+    id: int
+    table_id: int
+    snapshot_id: int | None  # None: it changed only the schema, the properties or references
+    parent_snapshot_id: int | None
+    operation: CatalogOperation
+    engine: str | None
+    added_files: int
+    removed_files: int
+    added_rows: int
+    removed_rows: int
+    added_delete_files: int
+    removed_delete_files: int
+    metadata_location: str
+    created_at: int
+    updated_at: int
+
+
+class TableDeleteFile(Row, frozen=True, gc=False):
+    """A delete file that an engine committed: rows that are in data files and no longer in the table."""
+
+    table = "table_delete_files"
+    key = ("id",)
+
+    id: int
+    table_id: int
+    file_path: str
+    file_size: int
+    file_type: str
+    content: DeleteContent
+    row_count: int  # deleted positions, or rows to compare with
+    partition_path: str  # "" applies to the whole table
+    spec_id: int
+    equality_ids: JsonText | None  # field ids; None for position deletes
+    referenced_data_file: str | None  # None: it may refer to several
+    content_offset: int  # of a deletion vector in its Puffin file; 0: the file is one delete file
+    sequence_number: int
+    snapshot_id: int | None
+    created_at: int
+    updated_at: int
+
+
 class LedgerEntry(Row, frozen=True, gc=False):
     """A component's acknowledged position in one group of daemons, and whether it owes a refresh."""
 
@@ -485,14 +534,34 @@ class CatalogNamespace(Row, frozen=True, gc=False):
     property_value: str
 
 
+class CatalogRequest(Row, frozen=True, gc=False):
+    """A request to the catalog that was committed, by its Idempotency-Key, so that a repetition is recognized."""
+
+    table = "catalog_requests"
+    key = ("request_key",)
+
+    request_key: str
+    fingerprint: str  # of the request: the same key with another one is an error of the client
+    response: str | None = None
+    created_at: int = 0  # set by the registry
+
+
+class NamespaceChange(msgspec.Struct, frozen=True):
+    """The property keys that an update set, those that it removed, and those to remove that were not there."""
+
+    updated: list[str]
+    removed: list[str]
+    missing: list[str]
+
+
 PUBLISHED: tuple[type[Row], ...] = (
     Topic, Partition, Segment, ConsumerGroup, ConsumerOffset, Agent, PartitionLease,
-    LakeTable, TableMetadata, TableFile, TableStats, TableSnapshot,
+    LakeTable, TableMetadata, TableFile, TableStats, TableSnapshot, IcebergCommit, TableDeleteFile,
 )  # fmt: skip
 """Tables whose changes the daemon delivers, parents before children."""
 
 UNPUBLISHED: tuple[type[Row], ...] = (
     LedgerEntry, DaemonLease, RunningDaemon, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
-    SegmentObject, ProducerSequence, GroupLease, CatalogTable, CatalogNamespace,
+    SegmentObject, ProducerSequence, GroupLease, CatalogTable, CatalogNamespace, CatalogRequest,
 )  # fmt: skip
 """Tables of the daemon and its components. Not published: the daemon does not follow its own writes."""

@@ -28,7 +28,8 @@ AREAS: Mapping[Area, tuple[type[Row], ...]] = {
     Area.LAKE: (
         models.LakeTable, models.TableMetadata, models.TableFile, models.TableStats, models.TableSnapshot,
         models.Compaction, models.FileAwaitingDeletion, models.UploadIntent,
-        models.CatalogTable, models.CatalogNamespace,
+        models.CatalogTable, models.CatalogNamespace, models.CatalogRequest, models.IcebergCommit,
+        models.TableDeleteFile,
     ),
 }  # fmt: skip
 

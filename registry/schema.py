@@ -148,6 +148,10 @@ def _table_id() -> Column[int]:
     return Column("table_id", BigInt, ForeignKey("tables.id", ondelete="CASCADE"), nullable=False)
 
 
+COMMIT_COUNTS = (
+    "added_files", "removed_files", "added_rows", "removed_rows", "added_delete_files", "removed_delete_files",
+)  # fmt: skip
+
 topics = _table(
     "topics",
     Column("name", ByteOrderText, primary_key=True),
@@ -319,7 +323,7 @@ table_files = _table(
     Index(None, "table_id", "schema_version"),
     _at_least("file_size"),
     _at_least("row_count"),
-    _one_of("operation", "insert", "compaction", "rollback", "import"),
+    _one_of("operation", "insert", "compaction", "rollback", "import", "external"),
     CheckConstraint("operation <> 'compaction' OR operation_id IS NOT NULL", name="operation_id"),
 )
 
@@ -365,6 +369,48 @@ Index(
     "uq_table_snapshots_table_id_tag", table_snapshots.c.table_id, table_snapshots.c.tag,
     unique=True, postgresql_where=_LIVE_TAG, sqlite_where=_LIVE_TAG,
 )  # fmt: skip
+
+iceberg_commits = _table(
+    "iceberg_commits",
+    _id(),
+    _table_id(),
+    _big("snapshot_id", null=True),
+    _big("parent_snapshot_id", null=True),
+    _text("operation"),
+    _text("engine", null=True),
+    *(_big(name) for name in COMMIT_COUNTS),
+    _text("metadata_location"),
+    _big("created_at"),
+    _big("updated_at"),
+    Index(None, "table_id", "id"),
+    *(_at_least(name) for name in COMMIT_COUNTS),
+)
+
+table_delete_files = _table(
+    "table_delete_files",
+    _id(),
+    _table_id(),
+    _text("file_path"),
+    _big("file_size"),
+    _text("file_type"),
+    _text("content"),
+    _big("row_count"),
+    _text("partition_path"),
+    _int("spec_id"),
+    _json("equality_ids", null=True),
+    _text("referenced_data_file", null=True),
+    _big("content_offset"),
+    _big("sequence_number"),
+    _big("snapshot_id", null=True),
+    _big("created_at"),
+    _big("updated_at"),
+    UniqueConstraint("table_id", "file_path", "content_offset"),
+    Index(None, "table_id", "partition_path", "id"),
+    Index(None, "table_id", "id"),
+    _at_least("file_size"),
+    _at_least("row_count"),
+    _one_of("content", "position", "equality"),
+)
 
 ledger = _table(
     "ledger",
@@ -557,6 +603,16 @@ iceberg_namespace_properties = Table(
     _varchar("property_key", 255),
     _varchar("property_value", 1_000),
     PrimaryKeyConstraint("catalog_name", "namespace", "property_key", name=conv("iceberg_namespace_properties_pkey")),
+)
+
+
+catalog_requests = _table(
+    "catalog_requests",
+    Column("request_key", ByteOrderText, primary_key=True),
+    _text("fingerprint"),
+    _text("response", null=True),
+    _big("created_at"),
+    Index(None, "created_at"),
 )
 
 

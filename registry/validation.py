@@ -14,6 +14,7 @@ from registry.errors import Invalid
 MAX_INT = 2**63 - 1
 MAX_INT32 = 2**31 - 1
 MAX_NAME = 255
+MAX_LOCATION = 1000  # of the columns that Iceberg's JDBC catalogs define
 MAX_TTL_MS = 100 * 365 * 86_400_000
 MAX_PATH_BYTES = 2048  # indexed: a B-tree entry of PostgreSQL must stay under a third of a page
 MAX_BUCKET_BYTES = 255
@@ -115,6 +116,25 @@ def database_name(field: str, value: object) -> None:
     name(field, value)
     if not all(str(value).split(".")):
         raise Invalid(field, value, "has an empty part: write a, or a.b for a nested one")
+
+
+def catalog_name(field: str, value: object) -> None:
+    """Requires a name that fits the tables of the Iceberg catalog."""
+    non_empty(field, value)
+    if len(str(value)) > MAX_NAME:
+        raise Invalid(field, value, f"is longer than {MAX_NAME} characters")
+
+
+def metadata_location(field: str, value: object) -> None:
+    """Requires the location of a metadata file, or the value of a property, that fits the Iceberg catalog."""
+    non_empty(field, value)
+    property_value(field, value)
+
+
+def property_value(field: str, value: object) -> None:
+    text(field, value)
+    if len(str(value)) > MAX_LOCATION:
+        raise Invalid(field, value, f"is longer than {MAX_LOCATION} characters")
 
 
 def every(field: str, column: Sequence[object], check: Check) -> None:

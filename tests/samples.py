@@ -11,6 +11,7 @@ from registry.models import (
     UNPUBLISHED,
     Agent,
     CatalogNamespace,
+    CatalogRequest,
     CatalogTable,
     Compaction,
     ConsumerGroup,
@@ -18,6 +19,7 @@ from registry.models import (
     DaemonLease,
     FileAwaitingDeletion,
     GroupLease,
+    IcebergCommit,
     LakeTable,
     LedgerEntry,
     Partition,
@@ -28,6 +30,7 @@ from registry.models import (
     Segment,
     SegmentObject,
     SourceIdentity,
+    TableDeleteFile,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -109,6 +112,11 @@ ONE_OF_EACH: tuple[Row, ...] = (
                "swap-1", "host-1", False, None, _NOW, _NOW, _NOW, _NOW),
     CatalogTable("astha", "db", "t", "s3://lake/t/metadata/2.json", "s3://lake/t/metadata/1.json", "TABLE"),
     CatalogNamespace("astha", "db", "exists", "true"),
+    IcebergCommit(18, 11, 2**62, None, "append", "Spark 4", 1, 0, 10, 0, 1, 0, "s3://lake/t/metadata/2.json",
+                  _NOW, _NOW),
+    TableDeleteFile(19, 11, "s3://lake/t/d.parquet", 500, "parquet", "position", 3, "d=1", 0, None,
+                    "s3://lake/t/f.parquet", 0, 2, 2**62, _NOW, _NOW),
+    CatalogRequest("6f3c", "sha256:1", None, _NOW),
 )  # fmt: skip
 """A whole small registry, parents before children: each table has a row."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +15,9 @@ from astha.cli.output import confirm, print_json, print_pairs, table_progress
 
 if TYPE_CHECKING:
     from registry.copy import CopyProgress
+    from registry.migrate import SchemaStatus
+
+_POLL_S = 0.5
 
 
 @click.group("registry", short_help=SHORT_HELP["registry"])
@@ -52,6 +55,8 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
             {"url": after.url, "before": before.found, "found": after.found, "expected": after.expected,
              "repaired": after.repaired}
         )  # fmt: skip
+    elif after.state == "compatible":
+        click.echo(f"{after.url} has schema {after.found}, newer than {after.expected} and compatible with it")
     elif before.found == after.found:
         click.echo(f"{after.url} has schema {after.found or 'base'} already")
     else:
@@ -63,25 +68,49 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
 
 @registry_commands.command("status", short_help="Show whether the registry's schema is current.")
 @registry_option
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait up to this long for a registry that is not reachable, or has no schema or an older one.",
+)
 @json_option
-def status_command(url: str, as_json: bool) -> None:
-    """Show whether the registry's schema is the one that this Astha needs.
+def status_command(url: str, wait_s: float, as_json: bool) -> None:
+    """Show whether this Astha can use the registry's schema.
 
-    Exits with 0 if it is, with 1 if it is missing, older or newer.
+    Exits with 0 if the schema is current, or newer and compatible; with 1 if it is missing, older or too new; with 3 if
+    the registry is not reachable.
     """
-    from registry.migrate import status
-
-    found = status(url)
+    found = _status_within(url, wait_s)
     if as_json:
         print_json(found)
     else:
         print_pairs(
             {"registry": found.url, "schema": found.found or "none", "expected": found.expected, "state": found.state}
         )
-    if found.state != "current":
+    if found.state not in ("current", "compatible"):
         if not as_json:
-            found.require_current()
+            found.require_usable()
         raise click.exceptions.Exit(Exit.PROBLEM)
+
+
+def _status_within(url: str, wait_s: float) -> SchemaStatus:
+    """Returns the status once a migration has been made, or after `wait_s`."""
+    from registry.errors import Unavailable
+    from registry.migrate import status
+
+    end = monotonic() + wait_s
+    while True:
+        try:
+            found = status(url)
+            if found.state not in ("missing", "old") or monotonic() >= end:
+                return found
+        except Unavailable:
+            if monotonic() >= end:
+                raise
+        sleep(_POLL_S)
 
 
 @registry_commands.command("copy", short_help="Copy a whole registry to another database.")
@@ -123,6 +152,7 @@ async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: C
     from registry.migrate import migrate, status
 
     no_limit = StoreSettings(statement_timeout_s=0)  # counting a large table may take long
+    (await asyncio.to_thread(status, source_url, no_limit)).require_current()  # or rows of newer tables would be lost
     source = await open_store(source_url, settings=no_limit)
     try:
         if may_migrate and (await asyncio.to_thread(status, target_url)).state == "missing":

@@ -24,10 +24,11 @@ from registry.json_text import to_json_text
 from registry.models import DatabaseTime
 from registry.position import Position, SequenceVisibility
 from registry.stores.sql.agents import SqlAgents
+from registry.stores.sql.catalog_commits import SqlCatalogCommits
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.consistent_read import SqlConsistentRead, SqlReadAndLoad
 from registry.stores.sql.daemon_state import SqlDaemonState
-from registry.stores.sql.files import SqlFiles
+from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
 from registry.stores.sql.segments import SqlSegments
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.upload_intents import SqlUploadIntents
@@ -49,11 +50,12 @@ _LAST_CHANGE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '
 class SqliteStore(
     SqlSegments,
     SqlAgents,
-    SqlFiles,
+    SqlCatalogCommits,
     SqlSnapshots,
     SqlUploadIntents,
     SqlCompactions,
     SqlDaemonState,
+    SqlIcebergCatalog,
     SqlReadAndLoad,
 ):
     def __init__(
@@ -105,6 +107,16 @@ class SqliteStore(
             marks = ", ".join("?" * len(columns))
             values = [tuple(row) for row in rows]
             await connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", values)
+
+    async def reserve_table_id(self) -> int:
+        """From AUTOINCREMENT's own counter, above which the next row gets its id."""
+        async with self._transaction() as connection:
+            await connection.exec_driver_sql(
+                "INSERT INTO sqlite_sequence (name, seq) SELECT 'tables', 0 "
+                "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'tables')"
+            )
+            counted = "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'tables' RETURNING seq"
+            return int((await connection.exec_driver_sql(counted)).scalar_one())
 
     async def time(self) -> DatabaseTime:
         async with self._autocommit() as connection:

@@ -12,7 +12,9 @@ import pytest
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.inputs import (
+    CatalogCommit,
     CompactionDraft,
+    DeleteFileDraft,
     FileDraft,
     OffsetDraft,
     ProducerDraft,
@@ -21,7 +23,7 @@ from registry.inputs import (
     TableDraft,
 )
 from registry.json_text import to_json_text
-from registry.models import LAKE_IDENTITY, CatalogNamespace, CatalogTable, Row
+from registry.models import LAKE_IDENTITY, CatalogNamespace, CatalogRequest, CatalogTable, Row
 from registry.stores.sql.consistent_read import SqlBulkLoad, SqlReadAndLoad
 
 NewUrl = Callable[[str], str]
@@ -69,6 +71,14 @@ async def _fill_catalog(store: MetadataStore) -> None:
         await load.add([CatalogTable("astha", "db", "täble", "s3://lake/t/2.json", "s3://lake/t/1.json", "TABLE"),
                         CatalogTable("other", "db", AWKWARD, None, None, None)])  # fmt: skip
         await load.add([CatalogNamespace("astha", "db", "exists", "true"), CatalogNamespace("other", "db", "x", "")])
+    table = await store.get_table("db", "täble")
+    assert table is not None
+    deletes = DeleteFileDraft(file_path=AWKWARD, file_size=1, content="equality", row_count=1, sequence_number=2,
+                              equality_ids=to_json_text([1]))  # fmt: skip
+    commit = CatalogCommit(catalog="astha", namespace="db", name="täble", expected="s3://lake/t/2.json",
+                           location="s3://lake/t/3.json", table_id=table.id, deletes_added=[deletes], engine=AWKWARD,
+                           snapshot_id=2**62, operation="delete")  # fmt: skip
+    await store.commit_catalog([commit], request=CatalogRequest("key", "fingerprint", AWKWARD))
 
 
 async def _fill_streams(store: MetadataStore, segments: int) -> None:

@@ -48,3 +48,21 @@ def test_an_unreachable_server_is_one_line_and_exit_code_3() -> None:
     assert result.stderr.startswith("astha: postgresql://me:***@127.0.0.1:1/registry: ")
     assert result.stderr.count("\n") == 1
     assert "secret" not in result.stderr
+
+
+def test_status_waits_for_a_migration(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/registry.db"
+    command = [str(ASTHA), "registry", "status", "--registry", url, "--wait", "60", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
+        assert astha("registry", "status", "--registry", url).returncode == 1
+        assert waiting.poll() is None
+        migrate(url)
+        shown, _ = waiting.communicate(timeout=60)
+    assert (waiting.returncode, json.loads(shown)["state"]) == (0, "current")
+
+
+def test_status_stops_waiting(tmp_path: Path) -> None:
+    missing = astha("registry", "status", "--registry", f"sqlite:///{tmp_path}/registry.db", "--wait", "0.1")
+    assert missing.returncode == 1
+    unreachable = astha("registry", "status", "--registry", "postgresql://me@127.0.0.1:1/registry", "--wait", "0.1")
+    assert unreachable.returncode == 3

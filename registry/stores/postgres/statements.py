@@ -337,7 +337,8 @@ WITH held AS MATERIALIZED (
     DELETE FROM files_awaiting_deletion a USING given g
     WHERE a.table_id = :table_id AND a.file_path = g.file_path AND EXISTS (SELECT FROM accepted)
 ), completed AS (
-    DELETE FROM upload_intents i USING given g WHERE i.path = g.file_path AND EXISTS (SELECT FROM accepted)
+    DELETE FROM upload_intents i USING given g
+    WHERE i.path = g.file_path AND :operation <> 'external' AND EXISTS (SELECT FROM accepted)
 ), compacted AS (
     UPDATE compactions c
     SET status = 'done', reason = NULL, ended_at = :now, updated_at = :now,

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 from sqlalchemy import (
@@ -55,11 +56,13 @@ from registry.stores.postgres.statements import (
     PositionalStatement,
 )
 from registry.stores.sql.agents import SqlAgents
+from registry.stores.sql.catalog_commits import SqlCatalogCommits
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.consistent_read import SqlConsistentRead, SqlReadAndLoad
 from registry.stores.sql.consumer_groups import offsets_moved
 from registry.stores.sql.daemon_state import SqlDaemonState
-from registry.stores.sql.files import FileChange, SqlFiles, differences, files_changed, lost_intents
+from registry.stores.sql.files import FileChange, differences, files_changed, lost_intents
+from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
 from registry.stores.sql.leases import L, LeaseTable
 from registry.stores.sql.producers import out_of_sequence
 from registry.stores.sql.segment_objects import PURPOSE, count_by_object, lost_objects
@@ -114,11 +117,12 @@ _FEW_FILES = 32
 class PostgresStore(
     SqlSegments,
     SqlAgents,
-    SqlFiles,
+    SqlCatalogCommits,
     SqlSnapshots,
     SqlUploadIntents,
     SqlCompactions,
     SqlDaemonState,
+    SqlIcebergCatalog,
     SqlReadAndLoad,
 ):
     @asynccontextmanager
@@ -230,7 +234,11 @@ class PostgresStore(
 
     async def _apply(self, connection: AsyncConnection, change: FileChange) -> list[TableFile]:
         added = await self._change_in_one_statement(connection, change)
-        return await super()._apply(connection, change) if added is None else added
+        if added is None:
+            return await super()._apply(connection, change)
+        if change.operation == "external" and change.new:
+            await self._require_unclaimed(connection, change)
+        return added
 
     async def _change_in_one_statement(self, connection: AsyncConnection, change: FileChange) -> list[TableFile] | None:
         """Applies the change in one statement. Returns None, and writes nothing, if another writer changed these files.
@@ -281,6 +289,14 @@ class PostgresStore(
         if raced:
             return None
         return [TableFile(*row[6:]) for row in rows if row[6] is not None]
+
+    async def reserve_table_id(self) -> int:
+        """Inserts a table and rolls back: a sequence keeps what it has given, and this needs no privilege for it."""
+        async with self._autocommit() as connection:
+            await connection.exec_driver_sql("BEGIN")
+            reserved = await self._insert_table(connection, "reserved", uuid4().hex, "reserved", self._clock.now_ms())
+            await connection.exec_driver_sql("ROLLBACK")
+            return reserved.id
 
     async def _claim(self, taken: ReturningDelete[Any], purpose: str, owner: str) -> list[FileAwaitingDeletion]:
         """In one statement."""

@@ -17,12 +17,13 @@ from registry import validation
 from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.inputs import Advance, FileDraft, Registration, validate
-from registry.models import FileOperation, LakeTable, TableFile, TableStats
+from registry.models import FileOperation, LakeTable, TableDeleteFile, TableFile, TableStats
 from registry.schema import (
     BigInt,
     compactions,
     consumer_offsets,
     files_awaiting_deletion,
+    table_delete_files,
     table_files,
     table_stats,
     tables,
@@ -30,7 +31,7 @@ from registry.schema import (
 )
 from registry.stores.sql.base import select_rows
 from registry.stores.sql.consumer_groups import SqlConsumerGroups, check_advances, offsets_moved
-from registry.stores.sql.tables import DELETION_COLUMNS, SqlTables, deletion_row
+from registry.stores.sql.tables import DELETION_COLUMNS, SqlTables, deletion_row, deletion_rows
 
 COUNTED = ("row_count", "file_count", "total_size")
 NEW_COLUMNS = tuple(name for name in TableFile.__struct_fields__ if name != "id")
@@ -47,6 +48,8 @@ class FileChange(msgspec.Struct, frozen=True):
     reason: str  # why the old files are removed
     intents_of: str | None = None  # the required owner of the new files' upload intents
     advances: Sequence[Advance] = ()
+    seen_deletes: Sequence[TableDeleteFile] = ()  # delete files that the new files take into account
+    removed_deletes: Sequence[TableDeleteFile] = ()  # those of them that no other data file needs
 
     def check(self) -> None:
         self.check_operation()
@@ -147,16 +150,30 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         operation_id: str,
         operation: FileOperation = "compaction",
         intents_of: str | None = None,
+        seen_deletes: Sequence[TableDeleteFile] = (),
+        removed_deletes: Sequence[TableDeleteFile] = (),
     ) -> list[TableFile]:
         reason = f"{operation} {operation_id}"
-        return await self._change(FileChange(table_id, old, new, operation, operation_id, reason, intents_of))
+        change = FileChange(
+            table_id,
+            old,
+            new,
+            operation,
+            operation_id,
+            reason,
+            intents_of,
+            seen_deletes=seen_deletes,
+            removed_deletes=removed_deletes,
+        )
+        return await self._change(change)
 
     async def _change(self, change: FileChange) -> list[TableFile]:
         change.check()
-        if not change.old and not change.new:
+        if not change.old and not change.new and not change.removed_deletes:
             return []
+        looks_at_deletes = change.operation in ("compaction", "rollback")
         async with self._explaining_errors([change]):
-            added = await self._change_files(change)
+            added = await (self._swap(change) if looks_at_deletes else self._change_files(change))
         order = {draft.file_path: index for index, draft in enumerate(change.new)}
         return sorted(added, key=lambda file: order[file.file_path])
 
@@ -179,6 +196,63 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
                     await self._explain_missing(step.group_id, [(step.topic, step.partition_id)])
             raise
 
+    async def _swap(self, change: FileChange) -> list[TableFile]:
+        """Several statements: delete files are compared after the table was locked. A commit that adds one for these
+        data files leaves their rows as they are.
+        """
+        async with self._transaction() as connection:
+            await self._lock_table(connection, change.table_id)
+            await self._require_seen_deletes(connection, change)
+            await self._remove_delete_files(connection, change.table_id, change.removed_deletes, change.reason)
+            return await self._apply(connection, change) if change.old or change.new else []
+
+    async def _require_seen_deletes(self, connection: AsyncConnection, change: FileChange) -> None:
+        columns = table_delete_files.c
+        partitions = sorted({"", *(file.partition_path for file in change.old)})  # "": for the whole table
+        given = self._bind_rows([columns.partition_path], [(path,) for path in partitions])
+        query = select(columns.id, columns.file_path).where(
+            columns.table_id == change.table_id, columns.partition_path.in_(select(given.c.partition_path))
+        )
+        seen = {file.id for file in (*change.seen_deletes, *change.removed_deletes)}
+        unseen = [path for number, path in await connection.execute(query) if number not in seen]
+        if unseen:
+            raise Conflict(
+                f"table {change.table_id} got delete files for these data files meanwhile: {_first_paths(unseen)}",
+                unseen,
+            )
+
+    async def _remove_delete_files(
+        self, connection: AsyncConnection, table_id: int, files: Sequence[TableDeleteFile], reason: str
+    ) -> None:
+        if not files:
+            return
+        columns = table_delete_files.c
+        given = self._bind_rows([columns.id], [(file.id,) for file in files])
+        removed = (
+            delete(table_delete_files)
+            .where(columns.table_id == table_id, columns.id.in_(select(given.c.id)))
+            .returning(columns.id)
+        )
+        gone = set((await connection.execute(removed)).scalars())
+        missing = [file.file_path for file in files if file.id not in gone]
+        if missing:
+            raise files_changed(table_id, missing)
+        rows = deletion_rows(files, reason, self._clock.now_ms())
+        await self._insert_many(connection, files_awaiting_deletion, DELETION_COLUMNS, rows)
+
+    async def list_delete_files(
+        self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[TableDeleteFile]:
+        validation.integer("table_id", table_id)
+        validation.optional("partition_path", partition_path, validation.path)
+        validation.integer("after", after)
+        validation.integer("limit", limit, 1)
+        columns = table_delete_files.c
+        query = select_rows(TableDeleteFile).where(columns.table_id == table_id, columns.id > after)
+        if partition_path is not None:
+            query = query.where(columns.partition_path == partition_path)
+        return await self._rows(TableDeleteFile, query.order_by(columns.id).limit(limit))
+
     async def _change_files(self, change: FileChange) -> list[TableFile]:
         """Applies one change. PostgreSQL overrides this with a single statement."""
         async with self._transaction() as connection:
@@ -198,7 +272,8 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
             if change.old:
                 await self._update_statistics(connection, change, now)
             return []
-        await self._complete_intents(connection, change)
+        if change.operation != "external":
+            await self._complete_intents(connection, change)
         await self._insert_many(connection, table_files, NEW_COLUMNS, change.new_rows(now))
         await self._update_statistics(connection, change, now)
         paths = self._new_paths(change)
@@ -212,10 +287,25 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         )
         if change.operation == "rollback":
             _require_listed(change, set(listed.scalars()))
+        if change.operation == "external":
+            await self._require_unclaimed(connection, change)
         query = select_rows(TableFile).where(
             table_files.c.table_id == change.table_id, table_files.c.file_path.in_(paths)
         )
         return [TableFile(*row) for row in await connection.execute(query)]
+
+    async def _require_unclaimed(self, connection: AsyncConnection, change: FileChange) -> None:
+        """Call it after the new files are off the list of files awaiting deletion: a cleaner that was faster has
+        recorded an upload intent for what it claimed, and may be deleting it.
+        """
+        claimed = select(upload_intents.c.path).where(upload_intents.c.path.in_(self._new_paths(change)))
+        paths = sorted((await connection.execute(claimed)).scalars())
+        if paths:
+            raise Conflict(
+                f"files of table {change.table_id} can't be added, they may be deleted right now: "
+                f"{_first_paths(paths)}",
+                paths,
+            )
 
     async def _end_compaction(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
         """Marks the compaction done in the swap's transaction, so that a crash can't leave the journal wrong."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import msgspec
@@ -14,8 +14,8 @@ from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, NotFound
 from registry.inputs import TableDraft, validate
 from registry.json_text import JsonText, JsonValue, to_json_text
-from registry.models import LakeTable, TableFile, TableMetadata, TableStatus
-from registry.schema import files_awaiting_deletion, table_files, table_metadata, tables
+from registry.models import LakeTable, TableDeleteFile, TableFile, TableMetadata, TableStatus
+from registry.schema import files_awaiting_deletion, table_delete_files, table_files, table_metadata, tables
 from registry.stores.sql.base import SqlBase, require_row, select_rows
 
 
@@ -26,21 +26,38 @@ class SqlTables(SqlBase):
         validation.non_empty("location", location)
         validate([draft])
         now = self._clock.now_ms()
-        statement = (
-            insert(tables)
-            .values(
-                database=database, name=name, location=location, status="active",
-                row_count=0, total_size=0, file_count=0, last_modified=now, created_at=now, updated_at=now,
-            )
-            .returning(tables)
-        )  # fmt: skip
         try:
             async with self._transaction() as connection:
-                table = LakeTable(*(await connection.execute(statement)).one())
-                await connection.execute(insert(table_metadata).values(_version(table.id, 1, draft, now)))
+                table = await self._insert_table(connection, database, name, location, now)
+                await self._insert_version(connection, table.id, 1, draft, now)
         except AlreadyExists:
             raise AlreadyExists(f"table {database}.{name} exists") from None
         return table
+
+    async def _insert_table(
+        self,
+        connection: AsyncConnection,
+        database: str,
+        name: str,
+        location: str,
+        now: int,
+        *,
+        table_id: int | None = None,
+    ) -> LakeTable:
+        values: dict[str, object] = {
+            "database": database, "name": name, "location": location, "status": "active",
+            "row_count": 0, "total_size": 0, "file_count": 0,
+            "last_modified": now, "created_at": now, "updated_at": now,
+        }  # fmt: skip
+        if table_id is not None:
+            values["id"] = table_id
+        return LakeTable(*(await connection.execute(insert(tables).values(values).returning(tables))).one())
+
+    async def _insert_version(
+        self, connection: AsyncConnection, table_id: int, version: int, draft: TableDraft, now: int
+    ) -> TableMetadata:
+        statement = insert(table_metadata).values(_version(table_id, version, draft, now)).returning(table_metadata)
+        return TableMetadata(*(await connection.execute(statement)).one())
 
     async def get_table(self, database: str, name: str) -> LakeTable | None:
         validation.name("database", database)
@@ -86,27 +103,40 @@ class SqlTables(SqlBase):
                 if properties is not None:
                     followed |= {"properties": to_json_text(properties, "properties"), "last_modified": now}
                 if len(followed) > 1 or {"database", "name", "location"} & changes.keys():
-                    await connection.execute(
-                        update(table_metadata)
-                        .where(table_metadata.c.table_id == table_id, _is_current(table_id))
-                        .values(followed)
-                    )
+                    await self._update_current_version(connection, table_id, followed)
         except AlreadyExists:
             raise AlreadyExists(f"another table is already named {name or database!r}") from None
         return table
 
+    async def _update_current_version(
+        self, connection: AsyncConnection, table_id: int, values: Mapping[str, object]
+    ) -> None:
+        await connection.execute(
+            update(table_metadata)
+            .where(table_metadata.c.table_id == table_id, _is_current(table_id))
+            .values(dict(values))
+        )
+
     async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
         validation.integer("table_id", table_id)
         async with self._transaction() as connection:
-            locked = select(tables.c.id).where(tables.c.id == table_id).with_for_update()
-            if (await connection.execute(locked)).first() is None:
-                raise NotFound(f"table {table_id} does not exist")
-            if purge:
-                await self._purge_files(connection, table_id)
-            await connection.execute(delete(tables).where(tables.c.id == table_id))
+            await self._drop(connection, table_id, purge=purge)
+
+    async def _drop(self, connection: AsyncConnection, table_id: int, *, purge: bool) -> None:
+        locked = select(tables.c.id).where(tables.c.id == table_id).with_for_update()
+        if (await connection.execute(locked)).first() is None:
+            raise NotFound(f"table {table_id} does not exist")
+        if purge:
+            await self._purge_files(connection, table_id)
+        await connection.execute(delete(tables).where(tables.c.id == table_id))
 
     async def _purge_files(self, connection: AsyncConnection, table_id: int) -> None:
         now, after = self._clock.now_ms(), 0
+        deletes = select_rows(TableDeleteFile).where(table_delete_files.c.table_id == table_id)
+        listed = deletion_rows(
+            [TableDeleteFile(*row) for row in await connection.execute(deletes)], "table dropped", now
+        )
+        await self._insert_many(connection, files_awaiting_deletion, DELETION_COLUMNS, listed)
         of_table = select_rows(TableFile).where(table_files.c.table_id == table_id).order_by(table_files.c.id)
         while True:
             page = await connection.execute(of_table.where(table_files.c.id > after).limit(PAGE))
@@ -124,18 +154,21 @@ class SqlTables(SqlBase):
         now = self._clock.now_ms()
         try:
             async with self._transaction() as connection:
-                locked = update(tables).where(tables.c.id == table_id).values(updated_at=now)
-                if not (await connection.execute(locked)).rowcount:
-                    raise NotFound(f"table {table_id} does not exist")
-                current = select(func.max(table_metadata.c.schema_version)).where(table_metadata.c.table_id == table_id)
-                version = (await connection.execute(current)).scalar_one()
-                if version != expected:
-                    raise Conflict(f"table {table_id} has schema version {version}, not {expected}", [str(version)])
-                values = _version(table_id, expected + 1, draft, now)
-                statement = insert(table_metadata).values(values).returning(table_metadata)
-                return TableMetadata(*(await connection.execute(statement)).one())
+                return await self._add_version(connection, table_id, draft, expected, now)
         except AlreadyExists:
             raise Conflict(f"table {table_id} got schema version {expected + 1} concurrently") from None
+
+    async def _add_version(
+        self, connection: AsyncConnection, table_id: int, draft: TableDraft, expected: int, now: int
+    ) -> TableMetadata:
+        locked = update(tables).where(tables.c.id == table_id).values(updated_at=now)
+        if not (await connection.execute(locked)).rowcount:
+            raise NotFound(f"table {table_id} does not exist")
+        current = select(func.max(table_metadata.c.schema_version)).where(table_metadata.c.table_id == table_id)
+        version = (await connection.execute(current)).scalar_one()
+        if version != expected:
+            raise Conflict(f"table {table_id} has schema version {version}, not {expected}", [str(version)])
+        return await self._insert_version(connection, table_id, expected + 1, draft, now)
 
     async def get_table_metadata(self, table_id: int, schema_version: int | None = None) -> TableMetadata | None:
         validation.integer("table_id", table_id)
@@ -156,7 +189,14 @@ class SqlTables(SqlBase):
 DELETION_COLUMNS = ("table_id", "file_path", "file_size", "reason", "file", "removed_at")
 
 
-def deletion_row(file: TableFile, reason: str, now: int) -> tuple[int, str, int, str, JsonText, int]:
+def deletion_rows(
+    files: Sequence[TableDeleteFile], reason: str, now: int
+) -> list[tuple[int, str, int, str, JsonText, int]]:
+    """Returns rows for delete files. A Puffin file is left out: deletion vectors that stay may share it."""
+    return [deletion_row(file, reason, now) for file in files if file.content_offset == 0]
+
+
+def deletion_row(file: TableFile | TableDeleteFile, reason: str, now: int) -> tuple[int, str, int, str, JsonText, int]:
     """Returns the row of a removed file in `files_awaiting_deletion`."""
     return (file.table_id, file.file_path, file.file_size, reason, to_json_text(file), now)
 

@@ -109,6 +109,16 @@ VIOLATIONS = [
     "UPDATE producer_sequences SET epoch = -1",
     "UPDATE producer_sequences SET last_sequence = -1",
     "UPDATE group_leases SET epoch = 0",
+    "UPDATE iceberg_commits SET added_files = -1",
+    "UPDATE iceberg_commits SET removed_files = -1",
+    "UPDATE iceberg_commits SET added_rows = -1",
+    "UPDATE iceberg_commits SET removed_rows = -1",
+    "UPDATE iceberg_commits SET added_delete_files = -1",
+    "UPDATE iceberg_commits SET removed_delete_files = -1",
+    "UPDATE table_delete_files SET file_size = -1",
+    "UPDATE table_delete_files SET row_count = -1",
+    "UPDATE table_delete_files SET content = 'data'",
+    "UPDATE table_delete_files SET equality_ids = '['",
     # types
     "UPDATE segments SET size_bytes = 'many'",
     "UPDATE partitions SET high_watermark = NULL",
@@ -142,6 +152,9 @@ VIOLATIONS = [
     "FROM files_awaiting_deletion",
     "INSERT INTO compactions SELECT id + 1, table_id, table_name, partition_path, status, \"trigger\", rule, strategy, "
     "explanation, NULL, 0, 0, 0, 0, 0, operation_id, owner, cancel_requested, NULL, 0, 0, 0, 0 FROM compactions",
+    "INSERT INTO table_delete_files SELECT id + 1, table_id, file_path, 0, file_type, content, 0, partition_path, 0, "
+    "NULL, NULL, content_offset, 0, NULL, 0, 0 FROM table_delete_files",
+    "INSERT INTO catalog_requests SELECT * FROM catalog_requests",
     # references
     "INSERT INTO partitions VALUES ('nowhere', 0, 0, 0, 0)",
     "UPDATE segments SET partition_id = 9",
@@ -158,6 +171,8 @@ VIOLATIONS = [
     "UPDATE table_files SET schema_version = 2",
     "UPDATE table_stats SET table_id = 99",
     "UPDATE table_snapshots SET table_id = 99",
+    "UPDATE iceberg_commits SET table_id = 99",
+    "UPDATE table_delete_files SET table_id = 99",
 ]  # fmt: skip
 
 
@@ -182,6 +197,7 @@ def test_every_constraint_is_violated_by_a_test() -> None:
     assert len(checks) >= len(rules)
 
 
+OF_ENGINES = {"iceberg_commits", "table_delete_files"}
 OF_A_PARTITION = {"segments", "consumer_offsets", "partition_leases", "producer_sequences", "group_leases"}
 
 
@@ -191,7 +207,7 @@ OF_A_PARTITION = {"segments", "consumer_offsets", "partition_leases", "producer_
         ("DELETE FROM topics", {"partitions", *OF_A_PARTITION}),
         ("DELETE FROM partitions WHERE partition_id = 0", OF_A_PARTITION),
         ("DELETE FROM consumer_groups", {"consumer_offsets", "group_leases"}),
-        ("DELETE FROM tables", {"table_metadata", "table_files", "table_stats", "table_snapshots"}),
+        ("DELETE FROM tables", {"table_metadata", "table_files", "table_stats", "table_snapshots", *OF_ENGINES}),
         ("DELETE FROM table_metadata", {"table_files"}),
         ("DELETE FROM agents", set[str]()),
     ],

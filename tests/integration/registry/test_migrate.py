@@ -22,29 +22,12 @@ from registry.migrate import migrate, status
 from registry.models import PUBLISHED, UNPUBLISHED, LedgerEntry, SegmentObject
 from registry.schema import PUBLICATION, PUBLISHED_TABLES, metadata, table_of
 from tests.fixtures.databases import Backend, MakeDatabase
+from tests.integration.registry.plain_sql import execute_sql, select
 from tests.integration.registry.schema_catalog import catalog, without
-from tests.samples import ONE_OF_EACH, TABLE
+from tests.samples import ONE_OF_EACH, TABLE, file
 
-HEAD = "0008"
+HEAD = "0009"
 ICEBERG = {"iceberg_tables", "iceberg_namespace_properties"}
-
-
-def _execute(url: str, statement: str) -> None:
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(sqlite_path(parse_url(url)))) as connection:
-            connection.execute(statement)
-            connection.commit()
-    else:
-        with psycopg.connect(url, autocommit=True) as connection_:
-            connection_.execute(statement.encode())
-
-
-def _rows(url: str, query: str) -> list[tuple[object, ...]]:
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(sqlite_path(parse_url(url)))) as connection:
-            return connection.execute(query).fetchall()
-    with psycopg.connect(url) as connection_:
-        return connection_.execute(query.encode()).fetchall()
 
 
 def test_upgrade_downgrade_and_upgrade_again(new_database: MakeDatabase) -> None:
@@ -76,7 +59,7 @@ async def test_a_downgrade_and_upgrade_keep_rows_and_their_log(new_database: Mak
     one = await store.record_snapshot(table.id, SnapshotDraft(snapshot_id=1, timestamp=1, tag="a"))
     gone = await store.record_snapshot(table.id, SnapshotDraft(snapshot_id=2, timestamp=1, tag="b"))
     await store.close()
-    _execute(url, f"DELETE FROM table_snapshots WHERE id = {gone.id}")
+    execute_sql(url, f"DELETE FROM table_snapshots WHERE id = {gone.id}")
     migrate(url, revision="0001")
     assert catalog(url) == before
     migrate(url)
@@ -91,12 +74,12 @@ async def test_a_downgrade_and_upgrade_keep_rows_and_their_log(new_database: Mak
 async def test_objects_of_existing_segments_are_counted(new_database: MakeDatabase) -> None:
     url = new_database()
     migrate(url, revision="0003")
-    _execute(url, "INSERT INTO topics VALUES ('t', 1, NULL, '{}', 0, 0)")
-    _execute(url, "INSERT INTO partitions VALUES ('t', 0, 30, 0, 0)")
+    execute_sql(url, "INSERT INTO topics VALUES ('t', 1, NULL, '{}', 0, 0)")
+    execute_sql(url, "INSERT INTO partitions VALUES ('t', 0, 30, 0, 0)")
     for number, key in enumerate(["a", "b", "a"], 1):
         base = number * 10 - 10
         row = f"{number}, 't', 0, {base}, {base + 9}, 10, 7, 'lake', '{key}', 0, 0"
-        _execute(url, f"INSERT INTO segments VALUES ({row})")
+        execute_sql(url, f"INSERT INTO segments VALUES ({row})")
     migrate(url)
     store = await open_store(url)
     async with store.consistent_read() as read:
@@ -121,15 +104,17 @@ def test_a_catalog_that_pyiceberg_created_is_kept(new_database: MakeDatabase, ba
     created.create_namespace("db")
     created.close()
     if version == "v0":
-        _execute(url, "ALTER TABLE iceberg_tables DROP COLUMN iceberg_type")
-    _execute(url, "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name) VALUES ('astha', 'db', 't')")
+        execute_sql(url, "ALTER TABLE iceberg_tables DROP COLUMN iceberg_type")
+    execute_sql(
+        url, "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name) VALUES ('astha', 'db', 't')"
+    )
     assert migrate(url).state == "current"
-    assert _rows(url, "SELECT table_name, iceberg_type FROM iceberg_tables") == [("t", None)]
-    assert _rows(url, "SELECT namespace, property_key FROM iceberg_namespace_properties") == [("db", "exists")]
+    assert select(url, "SELECT table_name, iceberg_type FROM iceberg_tables") == [("t", None)]
+    assert select(url, "SELECT namespace, property_key FROM iceberg_namespace_properties") == [("db", "exists")]
     if backend == "postgres":
         assert catalog(url) == catalog(fresh), "the same tables, whichever made them"
     migrate(url, revision="0005")
-    assert _rows(url, "SELECT table_name FROM iceberg_tables") == [("t",)], "the way back keeps what leads to the lake"
+    assert select(url, "SELECT table_name FROM iceberg_tables") == [("t",)], "the way back keeps what leads to the lake"
     assert migrate(url).state == "current"
 
 
@@ -139,8 +124,8 @@ async def test_the_ledger_keeps_its_rows_under_the_new_column_name(new_database:
     before = catalog(url)
     visibility = '{"last":41}'
     yes, no = ("1", "0") if url.startswith("sqlite") else ("true", "false")
-    _execute(url, f"INSERT INTO ledger VALUES ('one', 42, '{visibility}', '[]', 'live', {yes}, NULL, 7)")
-    _execute(url, f"INSERT INTO ledger VALUES ('two', NULL, NULL, '[]', 'live', {no}, NULL, 8)")
+    execute_sql(url, f"INSERT INTO ledger VALUES ('one', 42, '{visibility}', '[]', 'live', {yes}, NULL, 7)")
+    execute_sql(url, f"INSERT INTO ledger VALUES ('two', NULL, NULL, '[]', 'live', {no}, NULL, 8)")
     entries = [
         LedgerEntry("one", 42, JsonText(visibility), JsonText("[]"), "live", True, None, 7, "astha"),
         LedgerEntry("two", None, None, JsonText("[]"), "live", False, None, 8, "astha"),
@@ -152,7 +137,7 @@ async def test_the_ledger_keeps_its_rows_under_the_new_column_name(new_database:
         await store.close()
         migrate(url, revision="0006")
         assert catalog(url) == before
-    assert len(_rows(url, "SELECT place FROM ledger WHERE place IS NOT NULL")) == 1
+    assert len(select(url, "SELECT place FROM ledger WHERE place IS NOT NULL")) == 1
 
 
 async def test_the_ledgers_rows_become_those_of_the_default_group(new_database: MakeDatabase) -> None:
@@ -160,7 +145,7 @@ async def test_the_ledgers_rows_become_those_of_the_default_group(new_database: 
     migrate(url, revision="0007")
     before = catalog(url)
     no = "0" if url.startswith("sqlite") else "false"
-    _execute(url, f"INSERT INTO ledger VALUES ('one', 42, '{{}}', '[]', 'live', {no}, 'why', 7)")
+    execute_sql(url, f"INSERT INTO ledger VALUES ('one', 42, '{{}}', '[]', 'live', {no}, 'why', 7)")
     kept = LedgerEntry("one", 42, JsonText("{}"), JsonText("[]"), "live", False, "why", 7, "astha")
     for _ in range(2):
         migrate(url)
@@ -173,15 +158,41 @@ async def test_the_ledgers_rows_become_those_of_the_default_group(new_database: 
         await store.close()
         migrate(url, revision="0007")
         assert catalog(url) == before
-        assert _rows(url, "SELECT component, position, reason FROM ledger") == [("one", 42, "why")]
+        assert select(url, "SELECT component, position, reason FROM ledger") == [("one", 42, "why")]
+
+
+async def test_files_of_engines_are_imports_after_a_downgrade(new_database: MakeDatabase) -> None:
+    """SQLite creates the table of files again: ids, indexes and the change log stay."""
+    url = new_database()
+    migrate(url, revision="0008")
+    before = catalog(url)
+    migrate(url)
+    store = await open_store(url)
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+    gone, kept = await store.add_files(table.id, [file("gone"), file("kept")], operation="external")
+    await store.remove_files(table.id, [kept], reason="the newest id is not in the table any more")
+    await store.close()
+    migrate(url, revision="0008")
+    assert catalog(url) == before
+    assert select(url, "SELECT id, operation FROM table_files") == [(gone.id, "import")]
+    migrate(url)
+    store = await open_store(url)
+    (added,) = await store.add_files(table.id, [file("later")], operation="external")
+    assert added.id > kept.id
+    await store.close()
+    if url.startswith("sqlite"):
+        logged = (
+            "SELECT after ->> 'file_path' FROM change_log WHERE table_name = 'table_files' AND operation = 'INSERT'"
+        )
+        assert select(url, logged) == [("gone",), ("kept",), ("later",)]
 
 
 def test_the_migration_of_the_ledger_keeps_privileges(postgres_url: str) -> None:
     """A daemon's role would otherwise lose the table that it needs most."""
     migrate(postgres_url, revision="0007")
-    _execute(postgres_url, "GRANT SELECT, INSERT ON ledger TO PUBLIC")
+    execute_sql(postgres_url, "GRANT SELECT, INSERT ON ledger TO PUBLIC")
     migrate(postgres_url)
-    found = _rows(postgres_url, "SELECT privilege_type FROM information_schema.table_privileges "
+    found = select(postgres_url, "SELECT privilege_type FROM information_schema.table_privileges "
                                 "WHERE table_name = 'ledger' AND grantee = 'PUBLIC' ORDER BY 1")  # fmt: skip
     assert found == [("INSERT",), ("SELECT",)]
 
@@ -268,7 +279,7 @@ async def test_a_missing_schema_says_what_to_do(new_database: MakeDatabase) -> N
 
 
 async def test_a_newer_schema_is_refused(url: str) -> None:
-    _execute(url, "UPDATE registry_version SET version_num = '9999'")
+    execute_sql(url, "UPDATE registry_version SET version_num = '9999', compatible_from = '9998'")
     found = status(url)
     assert (found.state, found.found, found.expected) == ("new", "9999", HEAD)
     with pytest.raises(SchemaMismatch, match=r"schema 9999.*upgrade Astha"):
@@ -282,14 +293,14 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
 
 async def test_an_older_schema_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code pretends to have a later version."""
-    monkeypatch.setattr("registry.migrate._head", lambda: "0009")
-    with pytest.raises(SchemaMismatch, match=r"schema 0008, older than 0009: run `astha registry migrate`"):
+    monkeypatch.setattr("registry.migrate._head", lambda: "0010")
+    with pytest.raises(SchemaMismatch, match=r"schema 0009, older than 0010: run `astha registry migrate`"):
         await open_store(url)
 
 
 def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     url = new_database()
-    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, 0007, 0008, base and head"):
+    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, 0007, 0008, 0009, base and head"):
         migrate(url, revision="0815")
     assert status(url).state == "missing"
 
@@ -299,12 +310,12 @@ def test_a_failed_migration_leaves_nothing(new_database: MakeDatabase) -> None:
     if url.startswith("sqlite"):
         migrate(url)
         migrate(url, revision="base")
-    _execute(url, "CREATE TABLE table_files (x integer)")  # made last, so that all else has been made before it
+    execute_sql(url, "CREATE TABLE table_files (x integer)")  # made last, so that all else has been made before it
     before = catalog(url)
     with pytest.raises(Unavailable, match="table_files"):
         migrate(url)
     assert without(catalog(url), "registry_version") == without(before, "registry_version")
-    _execute(url, "DROP TABLE table_files")
+    execute_sql(url, "DROP TABLE table_files")
     assert migrate(url).state == "current"
 
 

@@ -1,4 +1,4 @@
-"""Bulk verbs are one statement and one round trip on PostgreSQL, whatever the number of rows.
+"""Bulk verbs are one statement and one round trip on PostgreSQL, or a constant number, whatever the number of rows.
 
 Counted on the wire, between the driver and the server.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.inputs import Advance, Fence, OffsetDraft, Registration
+from registry.inputs import Advance, CatalogCommit, Fence, OffsetDraft, Registration
 from registry.models import LakeTable, PartitionLease, TableFile
 from tests.doubles.proxy import PostgresProxy
 from tests.fixtures.stores import OpenStore
@@ -76,7 +77,9 @@ async def test_lake(counted: MetadataStore, proxy: PostgresProxy, table: LakeTab
     steps = [Advance("readers", "orders", number, None, 5) for number in range(count)]
     more = Registration(table_id=table.id, files=[file(f"{path}-more") for path in paths], advances=steps)
     await _assert_once(proxy, lambda: counted.register_files([more]))
-    await _assert_once(proxy, swap)
+    proxy.reset()
+    await swap()
+    assert proxy.round_trips == 5, "BEGIN, the table's lock, its delete files, the swap, COMMIT"
     assert len(files) == count
     await _assert_once(proxy, lambda: counted.remove_files(table.id, files, reason="x"))
     awaiting = await counted.list_files_awaiting_deletion(limit=2_000)
@@ -86,6 +89,27 @@ async def test_lake(counted: MetadataStore, proxy: PostgresProxy, table: LakeTab
     await _assert_once(proxy, lambda: counted.forget_deleted_files([row.id for row in awaiting]))
     await counted.record_intents(paths, purpose="insert", owner="w")
     await _assert_once(proxy, lambda: counted.complete_intents(paths))
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+async def test_commits_through_the_catalog(counted: MetadataStore, proxy: PostgresProxy, count: int) -> None:
+    created = CatalogCommit(
+        catalog="astha", namespace="db", name="u", expected=None, location="1.json",
+        table_id=await counted.reserve_table_id(), create=TABLE, table_location="s3://lake/u", operation="metadata",
+    )  # fmt: skip
+    await counted.commit_catalog([created])
+    paths = [f"s3://lake/u/{number}" for number in range(count)]
+    commit = msgspec.structs.replace(created, create=None, table_location=None, expected="1.json", location="2.json")
+    append = msgspec.structs.replace(commit, added=[file(path) for path in paths], snapshot_id=1)
+    proxy.reset()
+    await counted.commit_catalog([append])
+    assert proxy.round_trips == 6, "BEGIN, the pointer, the marker, the files, claimed ones, COMMIT"
+    overwrite = msgspec.structs.replace(
+        commit, expected="2.json", location="3.json", removed=paths, added=[file(f"{path}-new") for path in paths]
+    )
+    proxy.reset()
+    await counted.commit_catalog([overwrite])
+    assert proxy.round_trips == 8, "and the table's lock, the removed files"
 
 
 @pytest.mark.parametrize("count", [1, 500])

@@ -71,7 +71,7 @@ def test_the_registry_comes_from_the_option_or_the_environment() -> None:
 
 def test_a_newer_schema_is_refused() -> None:
     astha("registry", "migrate")
-    _execute("UPDATE registry_version SET version_num = '9999'")
+    _execute("UPDATE registry_version SET version_num = '9999', compatible_from = '9998'")
     for command in ("status", "migrate"):
         result = astha("registry", command, code=Exit.PROBLEM)
         assert "schema 9999, which this version of Astha does not know" in result.stderr
