@@ -33,8 +33,9 @@ from astha.subscribers.context import ComponentState
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.lane_policy import LanePolicy
 from astha.tasks import cancel_and_wait, first_of, raise_if_cancelled
+from astha.tracing import Tracing
 from registry.contract import MetadataStore
-from registry.errors import Fenced, PermissionDenied, RegistryError, SchemaMismatch, Unavailable
+from registry.errors import Fenced, PermissionDenied, RegistryError, SchemaMismatch, SchemaTooNew, Unavailable
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -70,6 +71,7 @@ class Daemon:
         clock: LoopClock,
         require_schema: Callable[[], Awaitable[None]] | None = None,
         ledger_store: MetadataStore | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """``require_schema`` is called whenever leading begins: the registry may be another one by then.
         ``ledger_store`` has connections of its own, so that the ledger never waits for the work of components.
@@ -95,6 +97,9 @@ class Daemon:
         ]
         # Called with all transactions; must not wait or fail.
         self.observers: list[Callable[[Sequence[Transaction]], None]] = []
+        self.tracing = tracing
+        if tracing is not None:
+            self.observers.append(tracing.observe)
         self._make_lanes()
 
     def _make_lanes(self) -> None:
@@ -107,6 +112,7 @@ class Daemon:
             failures=self._failures,
             epoch=lambda: self.leadership.lease.epoch,
             replay=self.source.replay if isinstance(self.source, Replays) else None,
+            tracing=self.tracing,
         )
         self.lanes = [
             Lane(each.name, each.subscriber, each.subscriber.subscribed_tables, each.policy, context)
@@ -153,7 +159,7 @@ class Daemon:
                 await self._lead()
             except (LeadershipLost, Fenced) as fenced:
                 log.error("leadership lost: standing by", reason=str(fenced))
-            except PermissionDenied as error:
+            except (PermissionDenied, SchemaTooNew) as error:
                 raise ConfigError(str(error)) from error
             except (Unavailable, SchemaMismatch, TimeoutError) as error:
                 log.error("registry does not answer: starting over", error=repr(error))

@@ -25,6 +25,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.lib.spark": ("spark",),
     "components.lib.spark_format": ("lake", "spark", "streams"),
     "components.lib.storage_manager": ("lake",),
+    "components.commands.catalog": ("lake",),
     "components.commands.insert": ("lake",),
     "components.commands.tables": ("lake",),
     "components.commands.topic_to_table.cli": ("streams",),  # only `to-table` needs the other extras

@@ -22,7 +22,9 @@ from astha.settings import Settings
 from astha.systemd import Notifier
 from astha.tasks import cancel_and_wait
 from astha.telemetry import configure_logging, set_level
-from astha.wiring import AssembledDaemon, assemble
+from astha.tracing.factory import log_processors
+from astha.wiring import AssembledDaemon, assemble, source_kind
+from registry.errors import SchemaMismatch
 
 log = structlog.get_logger(__name__)
 
@@ -37,12 +39,17 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
     """
     clock = clock or SystemLoopClock()
     redact = settings.redactor()
-    configure_logging(settings.log, redact)
-    assembly = await assemble(settings, clock)
+    configure_logging(settings.log, redact, processors=log_processors(settings.tracing))
+    try:
+        assembly = await assemble(settings, clock)
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from error  # a restart would not help
     daemon = assembly.daemon
     notifier = Notifier()
     try:
-        identity = DaemonIdentity(assembly.holder, settings.registry.shown, settings.server.stall_after_s)
+        identity = DaemonIdentity(
+            assembly.holder, settings.registry.shown, settings.server.stall_after_s, source_kind(settings)
+        )
         server = Server(daemon, assembly.store, settings.group, settings.server, identity, redact, clock)
         _handle_signals(daemon, notifier, reload)
         await server.start()
@@ -54,6 +61,8 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
             await server.stop()
     finally:
         notifier.close()
+        if assembly.tracing is not None:
+            await assembly.tracing.close()
         await assembly.stores.close()
     log.info("stopped")
 

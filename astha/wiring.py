@@ -29,6 +29,8 @@ from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.context import ComponentContext, ComponentState
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.loader import load_component
+from astha.tracing import NOT_TRACED, Tracing
+from astha.tracing.factory import open_tracing
 from astha.version import version
 from registry.connect import Stores, open_stores, require_schema
 from registry.contract import MetadataStore
@@ -42,6 +44,7 @@ class AssembledDaemon(msgspec.Struct, frozen=True):
     daemon: Daemon
     stores: Stores
     holder: str
+    tracing: Tracing | None = None
 
     @property
     def store(self) -> MetadataStore:
@@ -54,7 +57,10 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
     url = settings.registry.url.get_secret_value()
     stores = await open_stores(url, settings=settings.registry.store, clock=clock)
     store, reserved = stores.main, stores.reserved
+    tracing: Tracing | None = None
     try:
+        holder = _holder()
+        tracing = _tracing(settings, holder, clock)
         guard = ClockGuard(clock, settings.clock, store.time)
         await guard.begin()  # before the lease records this process's time
         states: list[Callable[[], Sequence[ComponentState]]] = []  # the daemon's, once there is one
@@ -63,14 +69,14 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
             clock_guard=guard,
             group=settings.group,
             component_states=lambda: states[0]() if states else (),
+            tracer=tracing or NOT_TRACED,
         )
         found = load_components(subscriptions, component_context, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
-        holder = _holder()
         leadership = Leadership(reserved, settings.lease, holder, clock, settings.group)
         source = _source(settings, reserved, clock)
         same_schema = partial(require_schema, url, settings.registry.store)
-        daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, reserved)
+        daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, reserved, tracing)
         daemon.clock_guard = guard
         daemon.presence = Presence(
             reserved, leadership, _process(settings, holder, components, clock), clock, guard.steady
@@ -79,9 +85,11 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
             daemon.change_log_claim = ChangeLogClaim(reserved, settings.group, settings.lease.ttl_s, clock)
         states.append(daemon.component_states)
     except BaseException:
+        if tracing is not None:
+            await tracing.close()
         await stores.close()
         raise
-    return AssembledDaemon(daemon, stores, holder)
+    return AssembledDaemon(daemon, stores, holder, tracing)
 
 
 def selected(subscriptions: Mapping[str, Subscription], settings: Settings) -> dict[str, Subscription]:
@@ -185,9 +193,21 @@ def _source(settings: Settings, store: MetadataStore, clock: LoopClock) -> Sourc
     """Returns the registry's own source, or the stream of another daemon."""
     url, address = settings.registry.url.get_secret_value(), settings.source.address
     if address is None:
-        return open_source(url, store, settings.source, settings.change_log, clock)
+        return open_source(url, store, settings.source, settings.change_log, clock, settings.group)
     require_group(settings)
     return open_follower(address, settings.source, store, settings.group, url, clock)
+
+
+def _tracing(settings: Settings, holder: str, clock: LoopClock) -> Tracing | None:
+    return open_tracing(
+        settings.tracing,
+        settings.redactor(),
+        clock,
+        group=settings.group,
+        source=source_kind(settings),
+        instance=holder,
+        follows=settings.source.address is not None,
+    )
 
 
 def require_group(settings: Settings) -> None:

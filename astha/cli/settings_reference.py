@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from astha.settings import DEFAULT_REGISTRY, Settings
 from astha.settings.models import PREFIX
 from astha.subscribers.lane_policy import LanePolicy
+
+_NAME = "NAME"
+"""In the names of settings: the key of a mapping, which the operator chooses."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -30,7 +35,7 @@ def entries() -> list[Entry]:
 
 def values(settings: Settings) -> dict[str, str]:
     """Returns the effective values, with secrets masked and the registry's URL without its password."""
-    found = {name: _text(_value(settings, name)) for name, _ in _fields(Settings)}
+    found = {name: _text(_value(settings, name)) for name, _ in _fields(Settings) if _NAME not in name.split(".")}
     found["registry.url"] = settings.registry.shown
     return found
 
@@ -47,7 +52,11 @@ def markdown() -> str:
         "`ASTHA_REGISTRY` is short for `ASTHA_REGISTRY__URL`. An unknown name is an error. Environment "
         "variables without `__` are ignored, because Kubernetes sets such for a service called `astha`.\n\n"
         "Keep secrets (a password in `registry.url`, `server.token`) out of command lines: use the environment, a file "
-        "that other users can't read, or libpq's `passfile`. They are never logged or shown.\n\n"
+        "that other users can't read, or libpq's `passfile`. They are never logged or shown. If `ASTHA_SECRETS` names "
+        "a directory, each file in it whose name is a setting (`registry.url`, `source.kafka.sasl.password`) holds its "
+        "value, over the settings file and under the environment; `components.NAME.settings.PATH` holds a value of "
+        "that component in subscriptions.yaml. Other files are ignored, and so is the prefix `astha_`, with which "
+        "systemd names the files of a credential that is a directory.\n\n"
         f"{_table(entries())}\n"
         "## A component's lane\n\n"
         "For each component, under `lane` in subscriptions.yaml. The defaults suit a component that uses a service "
@@ -75,20 +84,26 @@ def _fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
     for name, field in model.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from _fields(type(field.default), f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field
+            continue
+        yield f"{prefix}{name}", field
+        for optional in get_args(field.annotation):
+            if isinstance(optional, type) and issubclass(optional, BaseModel):
+                below = f"{name}.{_NAME}" if get_origin(field.annotation) is dict else name
+                yield from _fields(optional, f"{prefix}{below}.")
 
 
 def _value(settings: Settings, name: str) -> object:
     under: object = settings
     for part in name.split("."):
-        under = getattr(under, part)
+        under = None if under is None else getattr(under, part)
     return under
 
 
 def _text(value: object) -> str:
-    if value is None or value == {}:
+    if value is None or value == {} or value is PydanticUndefined:
         return ""
+    if isinstance(value, BaseModel):
+        return "set"
     if isinstance(value, tuple):
         return ", ".join(map(_text, value))
     if isinstance(value, dict):

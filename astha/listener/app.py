@@ -12,7 +12,7 @@ from aiohttp import web
 
 from astha.listener.auth import Access
 from astha.listener.connections import Connections
-from astha.listener.link import EventFrame, ListenerCounts, Reply, Routes, WatchedTables
+from astha.listener.link import STANDING_BY, EventFrame, ListenerCounts, Reply, Routes, WatchedTables
 from astha.listener.options import Options
 from astha.listener.queries import DaemonQueries, DaemonUnresponsive
 from astha.listener.watchers import Watcher, Watchers
@@ -101,7 +101,13 @@ class Listener:
         return _json({"role": role, "alive": True})
 
     async def _readyz(self, request: web.Request) -> web.Response:
+        """With `standby=ready`, a daemon that stands by is ready: a rollout may replace the next one."""
+        counts_standby = _counts_standby(request)
         reply = await self._queries.query("readiness", _QUERY_TIMEOUT_S)
+        if counts_standby and reply.status == 503:
+            role = msgspec.json.decode(reply.body, type=_Ready).role
+            if role == STANDING_BY:
+                return _json(_Ready(ready=True, role=role, reasons=[]))
         if reply.status == 500 or self._access.may_read(request, "status"):
             return _response(reply)
         found = msgspec.json.decode(reply.body, type=_Ready)
@@ -214,6 +220,13 @@ class Listener:
 
 
 _INTERNAL_ERROR = "internal error: see the daemon's log"
+
+
+def _counts_standby(request: web.Request) -> bool:
+    wanted = request.query.get("standby")
+    if wanted not in (None, "ready"):
+        raise web.HTTPBadRequest(text="standby can only be ready: /readyz?standby=ready")
+    return wanted is not None
 
 
 def _watched_tables(request: web.Request, routes: Routes) -> frozenset[str]:

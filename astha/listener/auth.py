@@ -8,13 +8,15 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from astha.listener.options import TOKEN_HINT, Options
+from astha.listener.options import Options
 
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 
 
 class Access:
     def __init__(self, options: Options) -> None:
+        self._token_hint = options.token_hint
+        self._group = options.group
         self._write = None if options.token is None else options.token.encode()
         self._read = None if options.read_token is None else options.read_token.encode()
         self._open = options.open_paths
@@ -26,12 +28,12 @@ class Access:
         host = request.headers.get("Host", "")
         if not self._known(host):
             raise web.HTTPForbidden(
-                text=f"Host {host[:200]!r} is not a name of this daemon: add it to server.allowed_hosts"
+                text=f"Host {host[:200]!r} is not a name of this server: add it to {self._group}.allowed_hosts"
             )
         origin = request.headers.get("Origin")
         if origin is not None and _authority(origin) != _authority(f"{request.scheme}://{host}"):
             raise web.HTTPForbidden(
-                text=f"Origin {origin[:200]!r} is not this daemon's: other sites' pages may not call it"
+                text=f"Origin {origin[:200]!r} is not this server's: other sites' pages may not call it"
             )
 
     def _known(self, host: str) -> bool:
@@ -50,19 +52,19 @@ class Access:
     def require_write(self, request: web.Request) -> None:
         """For requests that change state. Refuses all of them if the daemon has no token."""
         if self._write is None:
-            raise web.HTTPForbidden(text=f"this daemon has no token, so it accepts no changes: {TOKEN_HINT}")
-        given = _given(request)
+            raise web.HTTPForbidden(text=f"this server has no token, so it accepts no changes: {self._token_hint}")
+        given = self._given(request)
         if not hmac.compare_digest(given, self._write):
             if self._read is not None and hmac.compare_digest(given, self._read):
-                raise web.HTTPForbidden(text="this token only allows reading: use server.token to change state")
-            raise web.HTTPForbidden(text="the token is not valid for this daemon")
+                raise web.HTTPForbidden(text=f"this token only allows reading: use {self._group}.token to change state")
+            raise web.HTTPForbidden(text="the token is not valid for this server")
 
     def require_read(self, request: web.Request, path: str) -> None:
         """For requests that show names or rows. If the daemon has no token, every local user may read."""
         if path not in self._open and not self._anonymous_reads:
-            given = _given(request)
+            given = self._given(request)
             if not any(hmac.compare_digest(given, token) for token in self._tokens):
-                raise web.HTTPForbidden(text="the token is not valid for this daemon")
+                raise web.HTTPForbidden(text="the token is not valid for this server")
 
     def may_read(self, request: web.Request, path: str) -> bool:
         try:
@@ -79,14 +81,13 @@ class Access:
     def _anonymous_reads(self) -> bool:
         return not self._tokens
 
-
-def _given(request: web.Request) -> bytes:
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not given:
-        raise web.HTTPUnauthorized(
-            text=f"a token is required: {TOKEN_HINT}", headers={"WWW-Authenticate": 'Bearer realm="astha"'}
-        )
-    return given.strip().encode(errors="surrogateescape")
+    def _given(self, request: web.Request) -> bytes:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given:
+            raise web.HTTPUnauthorized(
+                text=f"a token is required: {self._token_hint}", headers={"WWW-Authenticate": 'Bearer realm="astha"'}
+            )
+        return given.strip().encode(errors="surrogateescape")
 
 
 def _authority(url: str) -> tuple[str, int] | None:

@@ -19,6 +19,9 @@ _HEADER_BYTES = 4
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 
+STANDING_BY = "standing by"
+"""The role of a daemon that does not lead and can reach the registry, in the reply to `readiness`."""
+
 
 class Reply(msgspec.Struct, frozen=True, tag="reply"):
     number: int

@@ -6,12 +6,11 @@ import ssl
 
 import msgspec
 
-TOKEN_HINT = "set server.token (ASTHA_SERVER__TOKEN) for the daemon and for the caller"  # noqa: S105  (a sentence)
-
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, tag="options"):
     """The settings that the listener needs; the first frame. It contains paths of keys, not keys."""
 
+    group: str = "server"  # of settings, for messages
     token: str | None = None
     read_token: str | None = None
     open_paths: frozenset[str] = frozenset()
@@ -25,6 +24,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, tag="options"):
     buffer_bytes: int = 4 * 1024 * 1024
     certificate: str | None = None
     key: str | None = None
+
+    @property
+    def token_hint(self) -> str:
+        group = self.group
+        return f"set {group}.token (ASTHA_{group.upper()}__TOKEN) for the server and for the caller"
 
 
 def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:

@@ -12,14 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from aiohttp import web
-
-from astha.listener.aiohttp_workarounds import accept_requests_without_target, http_logger
+from astha.listener.accepting import accepting
 from astha.listener.app import Listener
-from astha.listener.connections import Connections, allowed_connections
 from astha.listener.link import Link, ToListener, listener_decoder
 from astha.listener.log_forwarding import LogForwarder, use_standard_logging
-from astha.listener.options import Options, tls_context
+from astha.listener.options import Options
 from astha.tasks import cancel_and_wait
 
 _NICENESS = 10
@@ -81,39 +78,26 @@ async def _serve(
     ended: asyncio.Task[bool],
     parent: int | None,
 ) -> None:
-    runner = web.AppRunner(
+    serving = accepting(
         listener.app(),
-        access_log=None,
-        shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
-        keepalive_timeout=options.keepalive_timeout_s,
+        listening,
+        options,
+        shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
         lingering_time=_LINGER_S,
         auto_decompress=False,
-        logger=http_logger(),
     )
-    await runner.setup()
-    assert runner.server is not None  # noqa: S101  (set up just now)
-    accept_requests_without_target(runner.server)
-    listener.connections = Connections(
-        runner.server,
-        limit=allowed_connections(options.max_connections),
-        header_timeout_s=options.header_timeout_s,
-        keepalive_timeout_s=options.keepalive_timeout_s,
-        tls=tls_context(options.certificate, options.key),
-    )
-    tasks = [
-        *(asyncio.create_task(listener.connections.accept(each), name="accept") for each in listening),
-        asyncio.create_task(listener.connections.sweep(), name="sweep"),
-        asyncio.create_task(listener.beat(), name="beat"),
-        asyncio.create_task(_until_orphaned(parent), name="parent"),
-    ]
-    try:
-        done, _ = await asyncio.wait({ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {ended}:
-            task.result()
-    finally:
-        listener.stop()
-        await runner.cleanup()
-        await cancel_and_wait(*tasks)
+    async with serving as (listener.connections, accepts):
+        own = [
+            asyncio.create_task(listener.beat(), name="beat"),
+            asyncio.create_task(_until_orphaned(parent), name="parent"),
+        ]
+        try:
+            done, _ = await asyncio.wait({ended, *accepts, *own}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {ended}:
+                task.result()
+        finally:
+            listener.stop()
+            await cancel_and_wait(*own)
 
 
 async def _until_orphaned(parent: int | None) -> None:

@@ -20,6 +20,7 @@ from astha.preflight.file_modes import file_modes
 from astha.preflight.follower_checks import follower_checks
 from astha.preflight.groups import change_log_check, group_checks
 from astha.preflight.results import PreflightResult, Verdict, ok, problem, unknown
+from astha.preflight.tracing import tracing_checks
 from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.options import listener_options
 from astha.settings import Settings
@@ -58,6 +59,7 @@ async def preflight(settings: Settings) -> list[PreflightResult]:
         if subscriptions is not None:
             results += await _groups(settings, in_file, subscriptions)
         results += file_modes(settings)
+        results += await tracing_checks(settings.tracing)
     return [PreflightResult(f.check, f.verdict, redact(" ".join(f.detail.split())), f.remedy) for f in results]
 
 
@@ -144,7 +146,7 @@ async def _schema(settings: Settings) -> PreflightResult:
     check = "schema version"
     try:
         found = await asyncio.to_thread(status, settings.registry.url.get_secret_value(), settings.registry.store)
-        found.require_current()
+        found.require_usable()
     except SchemaMismatch as error:
         return problem(check, str(error), "run `astha registry migrate`, or upgrade Astha if the registry is newer")
     except PermissionDenied as error:
@@ -153,6 +155,8 @@ async def _schema(settings: Settings) -> PreflightResult:
         return problem(check, str(error), remedy)
     except RegistryError as error:
         return unknown(check, str(error), "check that the database runs and that registry.url is correct")
+    if found.state == "compatible":
+        return ok(check, f"{found.found}, newer than this Astha's {found.expected} and compatible with it")
     return ok(check, f"{found.found}, the version that this Astha needs")
 
 
@@ -248,7 +252,7 @@ async def _postgres(settings: Settings, subscriptions: Subscriptions, areas: fro
     results: list[PreflightResult] = []
     try:
         async with connected(conninfo) as connection:
-            target = server_checks.Target(connection, conninfo, settings.source, tables, areas)
+            target = server_checks.Target(connection, conninfo, settings.source, tables, areas, settings.group)
             for name, check in checks.items():
                 try:
                     results.append(await check(target))

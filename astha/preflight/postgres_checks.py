@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+import psycopg
+from psycopg import sql
 
 from astha.errors import ConfigError, SourceError
 from astha.preflight.results import PreflightResult, ok, problem, unknown
-from astha.sources.postgres.slot import PLUGIN, Connection, not_published, slot_status
+from astha.sources.postgres.slot import PLUGIN, Connection, not_published, slot_owner_name, slot_status
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
 from registry.areas import Area
@@ -27,6 +29,7 @@ class Target(msgspec.Struct, frozen=True):
     source: PostgresSourceSettings
     tables: Sequence[str]  # subscribed ones
     areas: frozenset[Area]  # that components write to
+    group: str
 
 
 async def version(target: Target) -> PreflightResult:
@@ -181,8 +184,27 @@ async def slot(target: Target) -> PreflightResult:
             "start the daemon: it creates a new slot and refreshes every component; max_slot_wal_keep_size and, from "
             "PostgreSQL 18 on, idle_replication_slot_timeout limit what the server keeps",
         )
+    owner = await _slot_owner(target)
+    if found.active and owner not in (None, target.group):
+        return problem(
+            "slot",
+            f"{name} is in use by group {owner}: two groups that share a slot take changes from each other",
+            f"set source.slot of group {target.group} to another name, or leave it out",
+        )
     use = "in use by a daemon" if found.active else "not in use"
     return ok("slot", f"{name} is {use}, wal_status {found.wal_status}, {found.retained_bytes:,} bytes retained")
+
+
+async def _slot_owner(target: Target) -> str | None:
+    """Returns the group that read the slot last, or None if that is not known."""
+    query = sql.SQL("SELECT identity FROM {} WHERE name = %s").format(
+        sql.Identifier(target.source.schema_name, "source_identity")
+    )
+    try:
+        row = await (await target.connection.execute(query, [slot_owner_name(target.source.slot)])).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):  # reported by other checks
+        return None
+    return None if row is None else str(row[0])
 
 
 async def _setting(target: Target, name: str) -> str:

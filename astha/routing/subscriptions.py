@@ -2,9 +2,9 @@
 
 components:
   iceberg_updater:
-    tables: [table_metadata, table_files]
+    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]
     lane: {delivery_timeout_s: 120}      # optional, see LanePolicy
-    settings: {...}                      # optional, the component's own settings
+    settings: {...}                      # optional, the component's own settings; see astha.settings.secret_files
   audit:
     use: acme.audit:create               # optional, a component from elsewhere: see astha.subscribers.loader
     tables: [tables]
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from astha import strict_yaml
 from astha.errors import ConfigError
+from astha.settings.secret_files import with_component_secrets
 from astha.subscribers.lane_policy import LanePolicy
 from registry.schema import PUBLISHED_TABLES
 
@@ -64,7 +65,7 @@ def _parse(text: str) -> dict[str, Subscription]:
             "`components: {}` if there are none"
         )
     subscriptions = {}
-    for name, entry in content["components"].items():
+    for name, entry in with_component_secrets(content["components"]).items():
         line = document.lines.get(("components", str(name)), 1)  # a key such as 0x10 has another text in `lines`
         if not isinstance(name, str) or not name.isidentifier():
             raise ConfigError(f"line {line}: {name!r} can't be a component's name: use letters, digits and _")

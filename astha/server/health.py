@@ -13,6 +13,7 @@ import msgspec
 from astha.daemon import Daemon
 from astha.lanes.inspection import shown_reason, shown_state, stuck_seconds, stuck_work
 from astha.lanes.state import LaneState
+from astha.listener.link import STANDING_BY
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -26,7 +27,7 @@ def role(daemon: Daemon) -> str:
         return "stopping"
     if daemon.leadership.leads:
         return "leading"
-    return "standing by" if daemon.leadership.trouble is None else "waiting for the registry"
+    return STANDING_BY if daemon.leadership.trouble is None else "waiting for the registry"
 
 
 def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:

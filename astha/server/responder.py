@@ -57,7 +57,7 @@ class Responder:
         self._clock = clock
         self.listener = ListenerCollector()
         self._metrics = CollectorRegistry()
-        self._metrics.register(DaemonCollector(daemon, clock))
+        self._metrics.register(DaemonCollector(daemon, clock, identity.source))
         self._metrics.register(self.listener)
         ProcessCollector(registry=self._metrics)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 import sys
@@ -11,7 +10,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -20,11 +18,11 @@ import astha
 from astha.backoff import Backoff
 from astha.clock import LoopClock
 from astha.daemon import Daemon
-from astha.errors import AddressTaken, ConfigError
 from astha.listener.link import Link, LogLine, Query, Reply, ToDaemon, daemon_decoder
+from astha.listener.opening import bind
 from astha.redaction import Redactor
 from astha.server.event_stream import EventStream
-from astha.server.options import listener_options
+from astha.server.options import GROUP, listener_options
 from astha.server.responder import Responder
 from astha.server.status import DaemonIdentity
 from astha.settings import ServerSettings
@@ -33,7 +31,6 @@ from registry.contract import MetadataStore
 
 log = structlog.get_logger(__name__)
 
-_BACKLOG = 1024
 _LINK_BYTES = 4 * 1024 * 1024
 """Bytes that may wait for the listener; beyond this, events are counted as missed."""
 
@@ -41,7 +38,6 @@ _MAX_QUERIES = 64
 """Concurrent queries; the listener sends far fewer."""
 
 _STOP_TIMEOUT_S = 3.0
-_ADDRESS_TIMEOUT_S = 1.0
 _CHECK_S = 10.0
 _MAX_SILENT_CHECKS = 3
 _RESTART = Backoff(initial_s=0.2, max_s=30.0)
@@ -49,9 +45,6 @@ _STEADY_AFTER_S = 60.0
 
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONUTF8")
 """Environment variables for the listener: none with credentials."""
-
-
-_Address: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]  # of getaddrinfo
 
 
 class Server:
@@ -86,7 +79,7 @@ class Server:
 
     async def start(self) -> str:
         """Returns the URL. Clients may connect from now on, and are served once the listener has started."""
-        self._listening = await self._listen()
+        self._listening = await bind(self._settings, GROUP)
         host, port, *_ = self._listening[0].getsockname()
         url = self._settings.url_of(host, port)
         self._supervision = asyncio.create_task(self._supervise(self._listening), name="listener")
@@ -100,25 +93,6 @@ class Server:
         for sock in self._listening:
             sock.close()
         self._listening = []
-
-    async def _listen(self) -> list[socket.socket]:
-        """Waits for the address: the listener of a killed daemon may need a moment to notice and exit."""
-        host, port = self._settings.host, self._settings.port
-        where, deadline = f"{host}:{port}", time.monotonic() + _ADDRESS_TIMEOUT_S
-        while True:
-            try:
-                found = await asyncio.get_running_loop().getaddrinfo(
-                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-                )
-                return _bound_all(found)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise ConfigError(
-                        f"can't listen on {where}: {error.strerror}: correct server.host or server.port"
-                    ) from error
-                if time.monotonic() > deadline:
-                    raise AddressTaken(f"{where} is in use by another process: stop it, or set server.port") from error
-            await asyncio.sleep(0.05)
 
     # -- the process ------------------------------------------------------------------------------------
 
@@ -214,31 +188,6 @@ class Server:
 
     async def _reply(self, query: Query) -> None:
         self._send(await self._responder.respond(query))
-
-
-def _bound_all(found: Sequence[_Address]) -> list[socket.socket]:
-    """Binds one socket for each address of the host, all on the port of the first."""
-    first = _bound(*found[0])
-    sockets = [first]
-    for family, kind, protocol, name, address in found[1:]:
-        with suppress(OSError):  # "localhost" has an IPv6 address even on machines without IPv6
-            sockets.append(_bound(family, kind, protocol, name, (address[0], first.getsockname()[1], *address[2:])))
-    return sockets
-
-
-def _bound(family: int, kind: int, protocol: int, _: str, address: tuple[Any, ...]) -> socket.socket:
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _command(descriptors: Sequence[int]) -> list[str]:

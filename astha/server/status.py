@@ -87,6 +87,7 @@ class DaemonIdentity(msgspec.Struct, frozen=True):
     holder: str
     registry: str  # the URL, without its password
     stall_after_s: float
+    source: str = "unknown"  # its kind
 
 
 def report(daemon: Daemon, clock: LoopClock, identity: DaemonIdentity, leader: str | None) -> StatusReport:

@@ -1,7 +1,8 @@
-"""The settings of the daemon, from a file, the environment and flags; later ones override earlier ones.
+"""The settings of the daemon, from a file, secret files, the environment and flags; later ones override earlier ones.
 
     server:                          # astha.yaml, named by --config or ASTHA_CONFIG
       port: 27840
+    $ASTHA_SECRETS/server.token       # a file in the directory of secrets, named for its setting
     ASTHA_SERVER__PORT=27840          # the environment; groups and names are joined by two underscores
     --set server.port=27840           # a flag
 

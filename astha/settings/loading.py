@@ -15,6 +15,7 @@ from pydantic_settings import EnvSettingsSource
 from astha import strict_yaml
 from astha.errors import ConfigError
 from astha.settings.models import PREFIX, Settings
+from astha.settings.secret_files import SecretFiles, read_secret_files
 
 CONFIG_VARIABLE = "ASTHA_CONFIG"
 
@@ -35,7 +36,9 @@ class _Environment(EnvSettingsSource):
 
 
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Reads the file (`config`, else ASTHA_CONFIG, else none), the environment and `flags`, nested like the file.
+    """Reads the file (`config`, else ASTHA_CONFIG, else none), the files in ASTHA_SECRETS, the environment and `flags`.
+
+    `flags` are nested like the file; later sources override earlier ones.
 
     Raises ConfigError, which names every wrong setting and its source.
     """
@@ -44,11 +47,12 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     document = strict_yaml.Document({}, {}) if path is None else _read_file(path)
     _refuse_unknown_variables()
     environment = _Environment(Settings)()
-    merged = _merge(_merge(document.content, environment), flags or {})
+    secrets = read_secret_files(Settings)
+    merged = _merge(_merge(_merge(document.content, secrets.values), environment), flags or {})
     try:
         return Settings(**merged)
     except ValidationError as error:
-        origins = _Origins(path, document, environment, flags or {})
+        origins = _Origins(path, document, secrets, environment, flags or {})
         raise ConfigError("; ".join(dict.fromkeys(_describe(fault, origins) for fault in _faults(error)))) from None
 
 
@@ -90,16 +94,20 @@ class _Origins:
         self,
         path: Path | None,
         document: strict_yaml.Document,
+        secrets: SecretFiles,
         environment: Mapping[str, Any],
         flags: Mapping[str, Any],
     ) -> None:
-        self._path, self._document, self._environment, self._flags = path, document, environment, flags
+        self._path, self._document, self._secrets = path, document, secrets
+        self._environment, self._flags = environment, flags
 
     def of(self, path: tuple[str, ...]) -> str:
         if _holds(self._flags, path):
             return "command line"
         if _holds(self._environment, path):
             return PREFIX + "__".join(path).upper()
+        if file := self._secrets.file_of(path):
+            return str(file)
         line = self._document.lines.get(path) or self._document.lines.get(path[:1])
         return f"{self._path}: line {line}" if line else f"{self._path or 'settings'}"
 

@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from astha.redaction import Redactor
+from astha.settings.catalog import CatalogSettings
 from astha.settings.groups import (
     ClockSettings,
     DaemonSettings,
@@ -20,6 +21,7 @@ from astha.settings.lake import LakeSettings
 from astha.settings.registry import RegistrySettings
 from astha.settings.server import ServerSettings
 from astha.settings.source import SourceSettings
+from astha.settings.tracing import TracingSettings
 
 PREFIX = "ASTHA_"
 DEFAULT_GROUP = "astha"
@@ -52,7 +54,9 @@ class Settings(BaseSettings):
     daemon: DaemonSettings = DaemonSettings()
     server: ServerSettings = ServerSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
     lake: LakeSettings = LakeSettings()
+    catalog: CatalogSettings = CatalogSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -78,7 +82,7 @@ class Settings(BaseSettings):
     def redactor(self) -> Redactor:
         """Returns the one redactor of these settings. Components add their own secrets to it."""
         if self._redactor is None:
-            groups = (self.registry, self.lake, self.server, self.source)
+            groups = (self.registry, self.lake, self.server, self.catalog, self.source, self.tracing)
             secrets = [secret for group in groups for secret in group.secrets()]
             self._redactor = Redactor(secrets)
         return self._redactor

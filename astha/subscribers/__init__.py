@@ -36,6 +36,7 @@ from astha.subscribers.problems import Problem, ReportsProblems
 from astha.subscribers.sqlite_state import SqliteState
 from astha.subscribers.work import ReportsWork, Work
 from astha.tasks import BackgroundTasks
+from astha.tracing import Span
 from registry.areas import Area
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, Unavailable
@@ -45,11 +46,13 @@ from registry.models import (
     Agent,
     ConsumerGroup,
     ConsumerOffset,
+    IcebergCommit,
     LakeTable,
     Partition,
     PartitionLease,
     Row,
     Segment,
+    TableDeleteFile,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -66,13 +69,14 @@ __all__ = [
     # durable state with exactly-once effect
     "SqliteState",
     # its context
-    "ComponentContext", "ComponentState", "LakeSettings", "S3Settings", "MetadataStore", "LoopClock",
+    "ComponentContext", "ComponentState", "LakeSettings", "S3Settings", "MetadataStore", "LoopClock", "Span",
     # what it receives
     "Event", "Operation", "Commit", "Transaction", "Position", "ConsistentRead", "SnapshotVisibility",
     # published rows: streams, then the lake
     "Row", "PUBLISHED",
     "Topic", "Partition", "Segment", "ConsumerGroup", "ConsumerOffset", "Agent", "PartitionLease",
-    "LakeTable", "TableMetadata", "TableFile", "TableStats", "TableSnapshot",
+    "LakeTable", "TableMetadata", "TableFile", "TableStats", "TableSnapshot", "IcebergCommit",
+    "TableDeleteFile",
     # JSON columns
     "JsonText", "JsonValue", "parse_json", "parse_json_as",
     # errors: the component's, then the registry's

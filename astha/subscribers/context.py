@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 from pydantic import SecretStr
@@ -10,9 +11,11 @@ from pydantic import SecretStr
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError
+from astha.events import Commit
 from astha.redaction import Redactor
 from astha.settings.lake import LakeSettings as LakeSettings
 from astha.settings.lake import S3Settings as S3Settings
+from astha.tracing import NOT_TRACED, Attribute, Span, SpanKind, Tracer
 from registry.contract import MetadataStore
 from registry.position import Position
 
@@ -50,12 +53,31 @@ class ComponentContext(msgspec.Struct, frozen=True):
     tables: frozenset[str] = frozenset()  # of its entry there, for a component that serves any tables
     group: str = "astha"  # of the daemon
     component_states: Callable[[], Sequence[ComponentState]] = tuple  # of all components of this daemon
+    tracer: Tracer = NOT_TRACED
 
     def redact(self, *secrets: str) -> None:
         """Masks these secrets in logs, errors and status from now on. Call it in `create` with each secret among the
         component's settings, and with later ones as soon as they are known.
         """
         self.redactor.add(*secrets)
+
+    def span(self, name: str, kind: SpanKind = "internal", /, **attributes: Attribute) -> AbstractContextManager[Span]:
+        """Records a part of the delivery or refresh in progress: ``with context.span("commit to Iceberg")``. Does
+        nothing if tracing is off, or this delivery is not traced.
+        """
+        return self.tracer.span(name, kind, **attributes)
+
+    def trace(
+        self, name: str, commit: Commit | None = None, /, **attributes: Attribute
+    ) -> AbstractContextManager[Span]:
+        """As `span`, for work in the background: in the trace of the commit that caused it, or in one of its own."""
+        return self.tracer.trace(name, commit, **attributes)
+
+    def traceparent(self, commit: Commit | None = None) -> bytes | None:
+        """Returns the W3C trace context to send on with what this commit, or the refresh in progress, has caused; None
+        if tracing is off.
+        """
+        return self.tracer.traceparent(commit)
 
     def without_registry_url(self) -> ComponentContext:
         return msgspec.structs.replace(self, registry_url=Withheld())

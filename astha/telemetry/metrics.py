@@ -25,6 +25,7 @@ from astha.lanes.state import LaneState
 from astha.sources.contract import SourceStatus
 from astha.subscribers import ReportsMetrics, Subscriber
 from astha.subscribers.problems import problems_of
+from astha.tracing import SpanCounts
 from astha.version import version
 
 log = structlog.get_logger(__name__)
@@ -46,16 +47,21 @@ _COUNTERS = {
 
 
 class DaemonCollector(Collector):
-    def __init__(self, daemon: Daemon, clock: LoopClock) -> None:
+    def __init__(self, daemon: Daemon, clock: LoopClock, source: str = "unknown") -> None:
+        """`source` is the kind of the daemon's source: a standby, whose source is closed, has it too."""
         self._daemon = daemon
         self._clock = clock
+        self._info = {"group": daemon.leadership.group, "source": source}
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("astha_build", "Version of Astha.", {"version": version()})
+        yield InfoMetricFamily("astha_daemon", "The daemon's group, and the kind of its source.", self._info)
         if (guard := self._daemon.clock_guard) is not None:
             text = "1 while the wall clock is trusted, 0 while nothing is deleted by age."
             yield GaugeMetricFamily("astha_clock_trusted", text, int(guard.steady()))
             yield CounterMetricFamily("astha_clock_jumps", "Jumps of the wall clock.", guard.jumps)
+        if self._daemon.tracing is not None:
+            yield from _spans(self._daemon.tracing.counts())
         leads = self._daemon.leadership.leads
         yield GaugeMetricFamily("astha_leading", "1 if this daemon leads, 0 if it stands by.", int(leads))
         if not leads:
@@ -90,6 +96,14 @@ class DaemonCollector(Collector):
             seconds.add_metric([lane.name], lag_seconds(lane, self._clock))
         yield distance
         yield seconds
+
+
+def _spans(counts: SpanCounts) -> Iterator[Metric]:
+    yield CounterMetricFamily("astha_tracing_spans_exported", "Spans that the collector has taken.", counts.exported)
+    dropped = CounterMetricFamily("astha_tracing_spans_dropped", "Spans that were not sent.", labels=["reason"])
+    dropped.add_metric(["queue_full"], counts.queue_full)
+    dropped.add_metric(["not_accepted"], counts.not_accepted)
+    yield dropped
 
 
 def _own(component: str, subscriber: Subscriber) -> Iterator[Metric]:
@@ -141,6 +155,11 @@ def _source(status: SourceStatus, daemon: Daemon) -> Iterator[Metric]:
     if status.retained_bytes is not None:
         yield GaugeMetricFamily(
             "astha_source_retained_bytes", "Bytes that the database retains for this daemon.", status.retained_bytes
+        )
+        yield GaugeMetricFamily(
+            "astha_source_retained_budget_bytes",
+            "Bytes that the database may retain for a slow component.",
+            daemon.settings.retained_wal_budget_bytes,
         )
     if status.wal_status is not None:
         wal = GaugeMetricFamily(

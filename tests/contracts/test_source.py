@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
+from collections import Counter
 
 import msgspec
 import pytest
@@ -16,14 +17,28 @@ from astha.events import Operation, Transaction
 from astha.sources.contract import Source
 from astha.sources.limits import TransactionLimits
 from registry.contract import MetadataStore
-from registry.inputs import FileDraft, SegmentDraft, TableDraft
+from registry.inputs import CatalogCommit, DeleteFileDraft, FileDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
-from registry.models import PUBLISHED, ConsumerGroup, Partition, Row, Segment, TableFile, Topic
+from registry.models import (
+    PUBLISHED,
+    ConsumerGroup,
+    IcebergCommit,
+    LakeTable,
+    Partition,
+    Row,
+    Segment,
+    TableDeleteFile,
+    TableFile,
+    TableMetadata,
+    TableStats,
+    Topic,
+)
 from registry.position import Position
 from tests.fixtures.followers import FollowDirect
 from tests.fixtures.rows import extreme_rows
 from tests.fixtures.sources import EVERYTHING, START, Raw, SourceOf, SourceReader
 from tests.fixtures.stores import OpenStore
+from tests.samples import TABLE, file
 
 direct_only = pytest.mark.parametrize("transport", ["direct"], indirect=True)
 not_live = pytest.mark.parametrize("transport", ["direct", "kafka"], indirect=True)
@@ -73,6 +88,35 @@ async def test_commits_come_in_order(registry_url: str, writer: MetadataStore, s
     positions = [transaction.position for transaction in reader.transactions]
     assert positions == sorted(set(positions))
     assert reader.gaps == []
+
+
+@direct_only
+async def test_a_commit_through_the_catalog_begins_with_its_marker(
+    registry_url: str, writer: MetadataStore, source_of: SourceOf
+) -> None:
+    table_id = await writer.reserve_table_id()
+    created = CatalogCommit(
+        catalog="astha", namespace="db", name="t", expected=None, location="1.json", table_id=table_id,
+        create=TABLE, table_location="s3://lake/t", operation="metadata",
+    )  # fmt: skip
+    added = CatalogCommit(
+        catalog="astha", namespace="db", name="t", expected="1.json", location="2.json", table_id=table_id,
+        version=TABLE, version_expected=1, added=[file("s3://lake/t/a"), file("s3://lake/t/b", version=2)],
+        deletes_added=[DeleteFileDraft(file_path="d", file_size=1, content="position", row_count=1, sequence_number=2)],
+        snapshot_id=7,
+    )  # fmt: skip
+    async with SourceReader(await source_of(registry_url)) as reader:
+        await writer.commit_catalog([created])
+        await writer.commit_catalog([added])
+        await reader.reach(await writer.position())
+    first, second = reader.transactions
+    assert [type(event.data) for event in first.events] == [LakeTable, IcebergCommit, TableMetadata]
+    marker = second.events[0].data
+    assert isinstance(marker, IcebergCommit)
+    assert (marker.table_id, marker.snapshot_id, marker.added_files, marker.added_delete_files) == (table_id, 7, 2, 1)
+    kinds = Counter(type(event.data) for event in second.events[1:])
+    assert kinds.keys() == {LakeTable, TableMetadata, TableFile, TableStats, TableDeleteFile}
+    assert (kinds[TableFile], kinds[TableDeleteFile]) == (2, 1)
 
 
 async def test_concurrent_writers_keep_their_transactions_whole(

@@ -45,6 +45,18 @@ class SlotStatus(msgspec.Struct, frozen=True):
         return f"the server's reason is {self.invalidation_reason}"
 
 
+def slot_owner_name(slot: str) -> str:
+    """Returns the name under which the registry keeps the group that reads the slot."""
+    return f"slot:{slot}"
+
+
+def shared_slot(slot: str, owner: str, group: str) -> str:
+    return (
+        f"slot {slot} is in use by group {owner}: two groups that share a slot take changes from each other; set "
+        f"source.slot of group {group} to another name, or leave it out"
+    )
+
+
 @asynccontextmanager
 async def connected(conninfo: str) -> AsyncIterator[Connection]:
     """Opens a plain connection for queries. Raises SourceLost if it can't be opened or breaks."""

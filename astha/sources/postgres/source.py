@@ -26,6 +26,8 @@ from astha.sources.postgres.slot import (
     protocol_version,
     require_primary,
     require_publication,
+    shared_slot,
+    slot_owner_name,
     slot_status,
 )
 from astha.sources.postgres.stream import ReplicationStream
@@ -53,7 +55,15 @@ def kinds_of(tables: frozenset[str]) -> dict[str, type[Row]]:
 class PostgresSource:
     """Reads one registry through one slot, from the position that the slot last acknowledged."""
 
-    def __init__(self, conninfo: str, store: MetadataStore, settings: PostgresSourceSettings, clock: LoopClock) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        store: MetadataStore,
+        settings: PostgresSourceSettings,
+        clock: LoopClock,
+        group: str = "astha",
+    ) -> None:
+        self._group = group
         self._conninfo = conninfo
         self._store = store
         self._settings = settings
@@ -186,6 +196,7 @@ class PostgresSource:
         async with connected(self._conninfo) as connection:
             await require_primary(connection)
             await self._require_publication(connection, tables)
+            await self._claim_slot(connection)
             gap = await self._compare_identity()
             if evict and await free_slot(connection, settings.slot):
                 log.warning("terminated the connection that was reading the slot", slot=settings.slot)
@@ -210,6 +221,18 @@ class PostgresSource:
             status_interval_s=settings.status_interval_s, silence_s=settings.silence_limit_s,
         )  # fmt: skip
         return gap, start
+
+    async def _claim_slot(self, connection: Connection) -> None:
+        """Raises ConfigError if another group reads the slot: each would take changes from the other."""
+        name, group = slot_owner_name(self._settings.slot), self._group
+        owner = (await self._store.ensure_source_identity(name, group)).identity
+        if owner == group:
+            return
+        status = await slot_status(connection, self._settings.slot)
+        if status is not None and status.active:
+            raise ConfigError(shared_slot(self._settings.slot, owner, group))
+        log.warning("slot changes its group", slot=self._settings.slot, previous=owner, group=group)
+        await self._store.record_source_identity(name, group)
 
     async def _require_publication(self, connection: Connection, tables: frozenset[str]) -> None:
         """Raises ConfigError if it is incomplete. Records that first, for a gap at the start after its repair."""

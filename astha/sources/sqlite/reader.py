@@ -213,6 +213,16 @@ def oldest(path: Path) -> Position:
         connection.close()
 
 
+def newest(path: Path) -> Position:
+    """Returns the position of the last change ever made, trimmed or not."""
+    connection = connect(path, _BUSY_S)
+    try:
+        ((position,),) = connection.execute(LAST).fetchall()
+        return Position(position)
+    finally:
+        connection.close()
+
+
 def connect(path: Path, busy_s: float) -> sqlite3.Connection:
     """Never creates the file: creating a registry is up to `astha registry migrate`."""
     return sqlite3.connect(

@@ -15,8 +15,9 @@ from astha.errors import LeadershipLost, SourceLost
 from astha.settings.groups import TailSettings as TailSettings
 from astha.sources.contract import Batch, Gap, Progress, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
+from astha.sources.sqlite.acknowledged_mark import AcknowledgedMark
 from astha.sources.sqlite.commit_watcher import CommitWatcher, PollIntervals
-from astha.sources.sqlite.reader import LogReader, oldest
+from astha.sources.sqlite.reader import LogReader, newest, oldest
 from astha.sources.sqlite.reader_thread import ReaderThread
 from astha.sources.sqlite.trimmer import Trimmer
 from astha.tasks import cancel_and_wait, to_completion
@@ -69,6 +70,7 @@ class SqliteSource:
         self._intervals = intervals
         self._clock = clock or SystemLoopClock()
         self._trimmer = Trimmer(self._path, acknowledged)
+        self._mark = AcknowledgedMark(self._path)
         self._trim_due = asyncio.Event()
         self._tail: ReaderThread | None = None
         self._restarting = False  # between a Gap and the position that follows
@@ -111,6 +113,7 @@ class SqliteSource:
             await cancel_and_wait(trimming)
             await tail.stop()
             await asyncio.to_thread(self._trimmer.close)
+            await asyncio.to_thread(self._keep_mark)
 
     async def replay(self, tables: frozenset[str], after: Position) -> Replay:
         """Uses a reader of its own, which deletes nothing. Only acknowledged rows may be missing."""
@@ -189,9 +192,13 @@ class SqliteSource:
             with attempt:
                 recorded = await store.get_source_identity(_NAME)
                 start = await asyncio.to_thread(oldest, self._path)
+                end, marked = await asyncio.to_thread(newest, self._path), await asyncio.to_thread(self._mark.read)
         known = None if recorded is None else recorded.identity
         if self.identity is not None and self.identity != known:
             known = None  # another file was in its place meanwhile, and components have followed that one
+        if end < marked:
+            log.warning("registry was restored", last_change=end, acknowledged=marked)
+            known = None
         self._expected = known or "none: first start, or another file"
         self._acknowledged = self._received = self._trimmer.trimmed = start
         self._file = None
@@ -229,7 +236,13 @@ class SqliteSource:
                 log.info("change log can't be trimmed, retrying later", error=str(error))
                 self._trim_due.set()
 
+    def _keep_mark(self) -> None:
+        """Only for positions of the file that is there now."""
+        if self._store is not None and self._file is not None and not self._restarting:
+            self._mark.write(min(self._acknowledged, self._received))
+
     async def _trim_once(self) -> float | None:
         if self._file is None:
             raise OSError(f"{self._path} has not been read yet")
+        await asyncio.to_thread(self._keep_mark)
         return await asyncio.to_thread(self._trimmer.trim, min(self._acknowledged, self._received), self._file)

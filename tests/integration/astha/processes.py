@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -62,8 +62,12 @@ Finished: TypeAlias = subprocess.CompletedProcess[str]
 class Astha:
     """One way to call the command: in a directory, with an environment."""
 
-    def __init__(self, directory: Path, url: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, url: str, environment: Mapping[str, str], program: Sequence[str] = ("astha.cli",)
+    ) -> None:
+        """``program`` is the module that is run as the command, and its first arguments."""
         self.directory, self.url = directory, url
+        self.program = [sys.executable, "-m", *program]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ASTHA_")}
         self.environment = {
             **inherited,
@@ -79,14 +83,14 @@ class Astha:
         self, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "astha.cli", *arguments],
+            [*self.program, *arguments],
             cwd=self.directory, env={**self.environment, **(environment or {})},
             capture_output=True, text=True, check=False, timeout=DEADLINE_S,
         )  # fmt: skip
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Daemon:
         process = subprocess.Popen(
-            [sys.executable, "-m", "astha.cli", "run", *arguments],
+            [*self.program, "run", *arguments],
             cwd=self.directory, env={**self.environment, **(environment or {})},
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -219,5 +223,6 @@ def add_topic(url: str, name: str) -> None:
     """Writes from outside the daemon."""
     engine = sync_engine(parse_url(url), StoreSettings())
     with engine.connect() as connection:
-        connection.execute(text("INSERT INTO topics VALUES (:name, 1, NULL, '{}', 1, 1)"), {"name": name})
+        columns = "name, partition_count, config, created_at, updated_at"
+        connection.execute(text(f"INSERT INTO topics ({columns}) VALUES (:name, 1, '{{}}', 1, 1)"), {"name": name})
     engine.dispose()

@@ -95,7 +95,7 @@ def test_refresh_pause_and_resume_need_the_token(astha: Astha, daemon: Daemon, t
     assert refused.value.status == 401
     wrong = astha("refresh", "audit", "--server", daemon.url, environment={"ASTHA_SERVER__TOKEN": "x" * 20})
     assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert wrong.stderr == "astha: the token is not valid for this daemon\n"
+    assert wrong.stderr == "astha: the token is not valid for this server\n"
 
     (tmp_path / "token").write_text(TOKEN)
     done = astha("refresh", "audit", "--server", daemon.url, "--token-file", str(tmp_path / "token"))

@@ -351,7 +351,7 @@ async def test_a_connection_that_goes_deaf_for_all_of_the_daemon(
     subscriber = RecordingSubscriber(GROUPS)
     async with PostgresProxy("127.0.0.1", postgres.port) as proxy:
         limits = {"silence_limit_s": 0.5, "connect_timeout_s": 1.0, "slot": slot_of(postgres_url)}
-        running = await run_daemon(proxy.url(postgres_url), {"a": subscriber}, **limits)
+        running = await run_daemon(proxy.url(postgres_url), {"a": subscriber}, lease_s=2.0, **limits)
         await running.live()
         proxy.go_deaf()
         await store.ensure_consumer_group("unheard")

@@ -93,10 +93,10 @@ async def test_a_standby_takes_over_within_its_group_only(
 ) -> None:
     one = await run_daemon(url, {"audit": RecordingSubscriber(GROUPS)}, holder="one")
     first, second = RecordingSubscriber(GROUPS), RecordingSubscriber(GROUPS)
-    two = await run_daemon(url, {"audit": first}, holder="two", group="reports", lease_s=0.5)
+    two = await run_daemon(url, {"audit": first}, holder="two", group="reports", lease_s=2.0)
     await one.live()
     await two.live()
-    three = await run_daemon(url, {"audit": second}, holder="three", group="reports", lease_s=0.5)
+    three = await run_daemon(url, {"audit": second}, holder="three", group="reports", lease_s=2.0)
 
     async def reported(*wanted: tuple[str, str, str]) -> bool:
         return {*wanted} <= {(holder, row.group, row.role) for holder, row in (await _daemons(writing)).items()}
@@ -110,7 +110,8 @@ async def test_a_standby_takes_over_within_its_group_only(
     assert "two" in await _daemons(writing), "a row outlives kill -9"
     lease = await writing.get_daemon_lease("reports")
     assert lease is not None
-    assert (lease.holder, lease.epoch) == ("three", 2)
+    assert lease.holder == "three"
+    assert lease.epoch > 1, "a new term: on a busy machine a lease of seconds can end once more"
     assert one.daemon.leadership.lease.epoch == 1
     await three.stop()
     assert "three" not in await _daemons(writing), "a daemon that stops removes its row"

@@ -267,6 +267,19 @@ async def test_a_slot_of_another_plugin_is_a_config_error(postgres_url: str, sto
         await anext(source.stream(EVERYTHING))
 
 
+async def test_a_slot_that_another_group_reads_is_a_config_error(postgres_url: str, store: MetadataStore) -> None:
+    first = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock(), "first")
+    second = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock(), "second")
+    async with SourceReader(first) as reader:
+        await reader.until(lambda: bool(reader.starts), "the start")
+        with pytest.raises(ConfigError, match=r"in use by group first: .* set source\.slot of group second"):
+            await anext(second.stream(EVERYTHING))
+        await written(postgres_url, "a")
+        await reader.until(lambda: groups(reader) == ["a"], "the stream, undisturbed")
+    async with SourceReader(second) as reader:  # nothing reads the slot any more
+        await reader.until(lambda: bool(reader.starts), "the start")
+
+
 async def test_another_identity_is_a_gap(postgres_url: str, store: MetadataStore) -> None:
     """A dump restored into another server brings the ledger of the old one along."""
     async with following(postgres_url, store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from astha.clock import SystemLoopClock
 from astha.preflight import PreflightResult, Verdict, preflight
 from astha.settings import Settings, load_settings
+from astha.sources.postgres.source import PostgresSource
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.migrate import migrate
+from tests.fixtures.sources import SourceReader, release_slot
+from tests.fixtures.stores import OpenStore
 from tests.integration.astha.processes import postgres_registry
 
 __all__ = ["postgres_registry"]  # fixtures
@@ -99,6 +104,17 @@ async def test_a_slot_of_another_plugin(postgres_registry: str, subscriptions: P
         "belongs to plugin test_decoding"
         in (await checked(settings_of(postgres_registry, subscriptions)))["slot"].detail
     )
+
+
+async def test_a_slot_that_another_group_reads(postgres_registry: str, subscriptions: Path, opened: OpenStore) -> None:
+    store, settings = await opened(postgres_registry), settings_of(postgres_registry, subscriptions)
+    source = PostgresSource(postgres_registry, store, settings.source, SystemLoopClock(), "others")
+    async with SourceReader(source) as reader:
+        await reader.until(lambda: bool(reader.starts), "the start")
+        found = (await checked(settings))["slot"]
+        assert (found.verdict, found.detail.partition(":")[0]) == (Verdict.PROBLEM, "astha is in use by group others")
+        assert "source.slot" in str(found.remedy)
+    await asyncio.to_thread(release_slot, postgres_registry, "astha")
 
 
 async def test_a_database_without_a_registry(postgres_registry: str, subscriptions: Path) -> None:

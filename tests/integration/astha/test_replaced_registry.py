@@ -21,6 +21,7 @@ from registry.migrate import migrate
 from tests.fixtures.daemons import RunDaemon, Running
 
 GROUPS = "consumer_groups"
+LEASE_S = 2.0  # its end is part of these tests
 
 
 class Starting(RecordingSubscriber):
@@ -72,7 +73,7 @@ async def test_a_daemon_moves_to_a_file_that_replaces_the_registry(
     sqlite_url: str, path: Path, run_daemon: RunDaemon
 ) -> None:
     component = Starting(GROUPS)
-    running = await run_daemon(sqlite_url, {"groups": component})
+    running = await run_daemon(sqlite_url, {"groups": component}, lease_s=LEASE_S)
     await running.live()
     before = await open_store(sqlite_url)
     try:
@@ -100,7 +101,7 @@ async def test_a_daemon_continues_with_a_registry_that_was_removed_and_created_a
     sqlite_url: str, path: Path, run_daemon: RunDaemon
 ) -> None:
     component = RecordingSubscriber(GROUPS)
-    running = await run_daemon(sqlite_url, {"groups": component})
+    running = await run_daemon(sqlite_url, {"groups": component}, lease_s=LEASE_S)
     await running.live()
     store = await open_store(sqlite_url)
     try:
@@ -123,7 +124,7 @@ async def test_a_missing_registry_is_waited_for_and_never_created(
     sqlite_url: str, path: Path, run_daemon: RunDaemon
 ) -> None:
     component = RecordingSubscriber(GROUPS)
-    running = await run_daemon(sqlite_url, {"groups": component})
+    running = await run_daemon(sqlite_url, {"groups": component}, lease_s=LEASE_S)
     await running.live()
     store = await open_store(sqlite_url)
     try:
@@ -152,7 +153,7 @@ async def test_a_file_that_returns_after_another_causes_a_refresh(
 ) -> None:
     """Its own ledger owes nothing, but components have followed the other one meanwhile."""
     component = RecordingSubscriber(GROUPS)
-    running = await run_daemon(sqlite_url, {"groups": component})
+    running = await run_daemon(sqlite_url, {"groups": component}, lease_s=LEASE_S)
     await running.live()
     store = await open_store(sqlite_url)
     try:

@@ -26,7 +26,7 @@ __all__ = ["astha", "postgres_registry"]  # fixtures
 LAKE = """
 components:
   iceberg_updater:
-    tables: [table_metadata, table_files]
+    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]
   metadata_orchestrator:
     tables: [tables, table_metadata]
     settings: {maintenance_every_s: 0.2}
@@ -37,7 +37,7 @@ components:
     tables: [topics, partitions, segments, partition_leases]
   compactor:
     use: tests.e2e.local_compactor:create
-    tables: [table_files, table_stats]
+    tables: [table_files, table_stats, table_delete_files]
     settings: {heartbeat_s: 0.5, check_every_s: 0.2, defaults: {compaction.min-inputs: 4}}
 """
 
@@ -165,7 +165,8 @@ def test_without_privileges_a_daemon_ends_with_the_remedy(postgres_registry: str
 
 def test_check_names_every_privilege_that_a_component_lacks(postgres_registry: str, role: str, tmp_path: Path) -> None:
     path = tmp_path / "subscriptions.yaml"
-    path.write_text("components: {iceberg_updater: {tables: [table_metadata, table_files]}}\n")
+    tables = "[table_metadata, table_files, table_delete_files, iceberg_commits]"
+    path.write_text(f"components: {{iceberg_updater: {{tables: {tables}}}}}\n")
     execute(
         postgres_registry,
         f"ALTER ROLE {role} REPLICATION",

@@ -83,7 +83,8 @@ def test_check_reports_what_the_mqtt_sink_lacks(tmp_path: Path) -> None:
 
 def test_check_reports_that_the_compactor_lacks_spark(tmp_path: Path) -> None:
     migrate(f"sqlite:///{tmp_path}/registry.db")
-    (tmp_path / "subscriptions.yaml").write_text("components: {compactor: {tables: [table_files, table_stats]}}\n")
+    tables = "[table_files, table_stats, table_delete_files]"
+    (tmp_path / "subscriptions.yaml").write_text(f"components: {{compactor: {{tables: {tables}}}}}\n")
     ended = without(PACKAGES["spark"], COMMAND, tmp_path, "check")
     assert ended.returncode == Exit.PROBLEM
     assert "-> pip install 'astha[spark]'" in ended.stdout

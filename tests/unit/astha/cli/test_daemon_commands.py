@@ -70,7 +70,7 @@ class TestRun:
         )
 
     def test_with_a_registry_that_is_not_migrated(self) -> None:
-        assert "holds no registry: run `astha registry migrate`" in refused(Exit.PROBLEM, "run")
+        assert "holds no registry: run `astha registry migrate`" in refused(Exit.USAGE, "run")
 
     def test_threads_of_the_caller_do_not_delay_the_exit(self) -> None:
         """Only threads that the command itself has started may force the exit."""
@@ -78,7 +78,7 @@ class TestRun:
         other = threading.Thread(target=end.wait)
         other.start()
         try:
-            refused(Exit.PROBLEM, "run")
+            refused(Exit.USAGE, "run")
             timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
             for timer in timers:
                 timer.join(3)

@@ -25,4 +25,10 @@ def test_effective_values_are_shown_without_secrets(monkeypatch: pytest.MonkeyPa
     assert values["registry.url"] == "postgresql://me:***@db.example/registry"
     assert values["server.token"] == "***"
     assert values["server.port"] == "27840"
-    assert values.keys() == {entry.name for entry in reference.entries()}
+    assert values.keys() == {entry.name for entry in reference.entries() if ".NAME." not in entry.name}
+
+
+def test_settings_below_a_chosen_name_are_listed_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_CATALOG__CLIENTS__SPARK__SECRET", "a-secret-of-some-length")
+    assert reference.values(load_settings())["catalog.clients"] == "spark=set"
+    assert "catalog.clients.NAME.secret" in {entry.name for entry in reference.entries()}

@@ -16,6 +16,7 @@ from astha.lanes.worker import LaneWorker
 from astha.routing.router import Router
 from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import FaultySubscriber, ManualClock
+from astha.tracing import Tracing
 from registry.contract import ConsistentRead
 from registry.models import ConsumerGroup, Row
 from tests.doubles.registry import GROUPS, SmallRegistry, group
@@ -72,7 +73,10 @@ class OneCallAtATime:
 class LaneHarness:
     """``async with LaneHarness(...) as harness``: the lane runs and has been refreshed."""
 
-    def __init__(self, subject: Subject | None = None, *, resumed: bool = False, **policy: Any) -> None:
+    def __init__(
+        self, subject: Subject | None = None, *, resumed: bool = False, tracing: Tracing | None = None, **policy: Any
+    ) -> None:
+        self.tracing = tracing
         self.clock = subject.clock if subject else ManualClock()
         self.subject = subject or Subject(self.clock)
         self.registry = SmallRegistry()
@@ -99,6 +103,7 @@ class LaneHarness:
             changed=self._changed,
             failures=self.failures,
             epoch=lambda: self.epoch,
+            tracing=self.tracing,
         )
         lane = Lane(name, subject, subject.subscribed_tables, LanePolicy(**values), context)
         self.workers[name] = LaneWorker(lane)
@@ -137,6 +142,8 @@ class LaneHarness:
     def offer(self, *transactions: Transaction) -> None:
         """Routes all of them in one batch."""
         self.router.route(transactions)
+        if self.tracing is not None:
+            self.tracing.observe(transactions)
 
     def commit(self, *names: str) -> Transaction:
         """One transaction with a new version of each group, committed and brought by the stream."""

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from astha.lanes.inspection import stuck_seconds
+from astha.lanes.inspection import shown_reason, stuck_seconds
 from astha.lanes.state import LaneState, RestoredLane
 from astha.testing import Fault
 from tests.doubles.registry import GROUPS, group
@@ -100,6 +101,23 @@ async def test_a_component_that_is_still_unhealthy_stays_broken() -> None:
         assert harness.subject.refreshes == 1
         harness.subject.healthy = True
         await harness.converge()
+
+
+async def test_the_reason_of_a_failed_health_check_is_shown_and_logged_once() -> None:
+    with capture_logs() as logs:
+        async with LaneHarness(breaker_reset_s=10.0) as harness:
+            harness.subject.healthy = False
+            harness.lane.open_circuit("test")
+            await harness.pass_time(35)
+            assert shown_reason(harness.lane) == "test (not healthy: on_health returned False)"
+            harness.subject.healthy = True
+            await harness.converge()
+            assert shown_reason(harness.lane) is None
+    told = [(line["event"], line.get("reason")) for line in logs if "healthy" in line["event"]]
+    assert told == [
+        ("component is not healthy", "on_health returned False"),
+        ("component is healthy again", None),
+    ]
 
 
 async def test_a_failed_trial_opens_the_circuit_again() -> None:

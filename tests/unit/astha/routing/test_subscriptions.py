@@ -38,8 +38,11 @@ def test_in_memory_components_can_not_hold(path: Path) -> None:
         cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings()
     )
     path.write_text(
-        "components:\n  compactor: {tables: [table_files, table_stats], lane: {on_exhausted: hold}}\n"
-        "  iceberg_updater: {tables: [table_metadata, table_files], lane: {on_exhausted: hold}}\n"
+        "components:\n"
+        "  compactor: {tables: [table_files, table_stats, table_delete_files], lane: {on_exhausted: hold}}\n"
+        "  iceberg_updater:\n"
+        "    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]\n"
+        "    lane: {on_exhausted: hold}\n"
     )
     bad, good = load_components(read_subscriptions(path), around, path)
     assert isinstance(bad, BadComponent)

@@ -50,6 +50,17 @@ class TestHealth:
         assert (alive.status, await alive.json()) == (200, {"role": "standing by", "alive": True})
         assert await ready(client) == (503, ["standing by: this daemon does not lead"])
 
+    async def test_a_standby_is_ready_for_a_rollout(self, client: Client, stage: Stage) -> None:
+        response = await client.get("/readyz?standby=ready")
+        assert (response.status, await response.json()) == (200, {"ready": True, "role": "standing by", "reasons": []})
+        stage.daemon.leadership.trouble = "connection refused"
+        assert (await client.get("/readyz?standby=ready")).status == 503
+        await stage.lead()
+        assert (await client.get("/readyz?standby=ready")).status == 200
+        stage.daemon.lanes[0].open_circuit("it raised")
+        assert (await client.get("/readyz?standby=ready")).status == 503
+        assert (await client.get("/readyz?standby=maybe")).status == 400
+
     async def test_a_leader_with_all_components_live_is_ready(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         assert await ready(client) == (200, [])
