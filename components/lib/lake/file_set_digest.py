@@ -56,6 +56,10 @@ class Digest(msgspec.Struct, gc=False):
         self.value = (self.value - file.number) % _MODULUS
         self.files -= 1
 
+    def moved(self, start: Digest, end: Digest) -> Digest:
+        """Returns this digest after the changes that led from `start` to `end`."""
+        return Digest((self.value + end.value - start.value) % _MODULUS, self.files + end.files - start.files)
+
     def copy(self) -> Digest:
         return Digest(self.value, self.files)
 

@@ -25,12 +25,15 @@ from components.lib.lake.iceberg.errors import (
 from components.lib.lake.iceberg.probe import CatalogProbe
 from components.lib.lake.iceberg.retention import Retention
 from components.lib.lake.iceberg.snapshot_files import (
+    LiveDeleteFile,
     PartitionPaths,
     data_files,
     dated_files,
+    delete_files,
     files_by_path,
     live_digest,
     live_files,
+    may_have_delete_files,
     require_format,
     require_supported,
 )
@@ -43,8 +46,8 @@ __all__ = [
     # commits
     "SnapshotChange", "Retention", "Stamp", "TableCommit",
     # files of a snapshot
-    "PartitionPaths", "data_files", "dated_files", "files_by_path", "live_digest", "live_files", "require_format",
-    "require_supported",
+    "LiveDeleteFile", "PartitionPaths", "data_files", "dated_files", "delete_files", "files_by_path", "live_digest",
+    "live_files", "may_have_delete_files", "require_format", "require_supported",
     # errors
     "BadFile", "CatalogUnavailable", "ForeignCommit", "ForeignTable", "TableUnavailable", "TableProblem",
     "Unsupported", "with_mapped_errors",

@@ -40,6 +40,7 @@ from components.lib.lake.iceberg.errors import ForeignCommit
 from components.lib.lake.iceberg.manifests import SnapshotManifestWriter, is_live, may_contain, merge_groups
 from components.lib.lake.iceberg.retention import Retention, unreferenced_files
 from components.lib.lake.iceberg.schema_updates import evolution, find_spec, partition_kinds, schema_of
+from components.lib.lake.iceberg.snapshot_summary import summary_of
 from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
 from components.lib.lake.partitioning.partition_values import Partitioning, PartitionProblem
 from components.lib.lake.schema.table_schema import TableSchema
@@ -48,11 +49,18 @@ from registry.position import Position
 
 
 class SnapshotChange(msgspec.Struct):
-    """The change that one snapshot makes. `replaces`: added and removed files contain the same rows."""
+    """The change that one snapshot makes. `replaces`: added and removed files contain the same rows.
+
+    `deletes_removed` are paths of delete files. All others stay: they apply to the files that they applied to before,
+    because a data file keeps its sequence number until it is removed. `deletes_added` are position deletes; they apply
+    to all files that they name, those of the same snapshot included.
+    """
 
     added: list[TableFile] = []
     removed: list[LiveFile] = []
     replaces: bool = False
+    deletes_removed: list[str] = []
+    deletes_added: list[DataFile] = []
 
     @property
     def operation(self) -> Operation:
@@ -125,12 +133,6 @@ class TableCommit:
         self.updates += found.updates
         self._schema, self._specs = found.schema, found.specs
 
-    def drop_delete_files(self) -> bool:
-        """Drops delete files of other engines from the next snapshot on. Returns whether there are any."""
-        before = self._current_manifests()
-        self._manifests = [manifest for manifest in before if manifest.content == ManifestContent.DATA]
-        return len(self._manifests) < len(before)
-
     def add_snapshot(
         self, change: SnapshotChange, schemas: Mapping[int, TableSchema], position: Position | None = None
     ) -> None:
@@ -138,13 +140,14 @@ class TableCommit:
         before = self._current_manifests()
         writer = self._new_writer()
         manifests = self._without(writer, before, change.removed)
+        manifests, deletes = self._without_deletes(writer, manifests, change.deletes_removed)
         manifests = self._merged(writer, manifests)
-        added = self._added(writer, change.added, schemas)
+        added = self._added(writer, change.added, schemas) + self._deletes_added(writer, change.deletes_added)
         for removed in change.removed:
             self._digest.remove(removed)
         for file in change.added:
             self._digest.add(LiveFile.of(file))
-        self._finish(writer, added + manifests, change, position)
+        self._finish(writer, added + manifests, change, deletes, position)
 
     def set_stamp(self, position: Position | None) -> None:
         """Call it once, after the last snapshot, which becomes the current one."""
@@ -251,13 +254,42 @@ class TableCommit:
                 break
             manifest = manifests[place]
             result[place], found_paths = writer.remove(self._specs[manifest.partition_spec_id], manifest, missing)
-            missing -= found_paths
+            missing -= found_paths.keys()
         if missing:
             raise FilesMissing(
                 f"{'.'.join(self.table.name())}: {sorted(missing)[0]} should be removed, but is not in Iceberg's "
                 "current snapshot"
             )
         return [result[place] for place in range(len(manifests))]
+
+    def _without_deletes(
+        self, writer: SnapshotManifestWriter, manifests: list[ManifestFile], paths: Sequence[str]
+    ) -> tuple[list[ManifestFile], list[DataFile]]:
+        """Returns the manifests without these delete files, and the files' entries."""
+        missing, removed = set(paths), list[DataFile]()
+        result = list(manifests)
+        for place, manifest in enumerate(manifests):
+            if missing and manifest.content == ManifestContent.DELETES:
+                spec = self._specs[manifest.partition_spec_id]
+                result[place], found = writer.remove(spec, manifest, missing)
+                removed += found.values()
+                missing -= found.keys()
+        if missing:
+            raise FilesMissing(
+                f"{'.'.join(self.table.name())}: the delete file {sorted(missing)[0]} should be removed, but is not in "
+                "Iceberg's current snapshot"
+            )
+        return result, removed
+
+    def _deletes_added(self, writer: SnapshotManifestWriter, files: Sequence[DataFile]) -> list[ManifestFile]:
+        by_spec: defaultdict[int, list[DataFile]] = defaultdict(list)
+        for file in files:
+            by_spec[file.spec_id].append(file)
+        return [
+            manifest
+            for spec_id, alike in by_spec.items()
+            for manifest in writer.add(self._specs[spec_id], alike, ManifestContent.DELETES)
+        ]
 
     def _partitions(self, paths: set[str]) -> dict[int, set[Record]]:
         """Returns the partitions by spec, for specs that the paths can belong to."""
@@ -286,9 +318,17 @@ class TableCommit:
         writer: SnapshotManifestWriter,
         manifests: list[ManifestFile],
         change: SnapshotChange,
+        deletes: Sequence[DataFile],
         position: Position | None,
     ) -> None:
         parent = self._head
+        totals = summary_of(
+            change.added,
+            change.removed,
+            change.deletes_added,
+            deletes,
+            parent,
+        )
         stamp = Stamp(self._digest, writer.snapshot_id, position)
         path = writer.write_list(manifests, None if parent is None else parent.snapshot_id)
         snapshot = Snapshot(
@@ -297,7 +337,7 @@ class TableCommit:
             sequence_number=writer.sequence_number,
             timestamp_ms=max(_now_ms(), self.table.metadata.last_updated_ms),
             manifest_list=path,
-            summary=Summary(change.operation, **_summary(change, parent), **stamp.summary()),
+            summary=Summary(change.operation, **totals, **stamp.summary()),
             schema_id=self._schema.schema_id,
         )
         self.updates.append(AddSnapshotUpdate(snapshot=snapshot))
@@ -320,36 +360,8 @@ class TableCommit:
         return spec
 
 
-def _summary(change: SnapshotChange, parent: Snapshot | None) -> dict[str, str]:
-    added, removed = change.added, change.removed
-    counts = {
-        "added-data-files": len(added),
-        "added-records": sum(file.row_count for file in added),
-        "added-files-size": sum(file.file_size for file in added),
-        "deleted-data-files": len(removed),
-        "deleted-records": sum(file.rows for file in removed),
-        "removed-files-size": sum(file.size_bytes for file in removed),
-        "changed-partition-count": len(
-            {file.partition_path for file in added} | {file.partition_path for file in removed}
-        ),
-    }
-    before = _summary_of(parent) if parent is not None else {}
-    totals = {
-        "total-data-files": counts["added-data-files"] - counts["deleted-data-files"],
-        "total-records": counts["added-records"] - counts["deleted-records"],
-        "total-files-size": counts["added-files-size"] - counts["removed-files-size"],
-    }
-    none = dict.fromkeys(("total-delete-files", "total-position-deletes", "total-equality-deletes"), "0")
-    changed = {name: str(value) for name, value in counts.items() if value}
-    return changed | none | {name: str(int(before.get(name, 0)) + value) for name, value in totals.items()}
-
-
 def _ref(name: str, kind: str, snapshot_id: int) -> SetSnapshotRefUpdate:
     return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id})
-
-
-def _summary_of(snapshot: Snapshot) -> dict[str, str]:
-    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
 
 
 def _now_ms() -> int:

@@ -24,6 +24,7 @@ from pyiceberg.types import (
 )
 
 from components.lib.lake.iceberg.pyiceberg_internals import (
+    CustomDeleteManifestWriter,
     CustomManifestWriter,
     EncodedAvroFile,
     record_values,
@@ -72,6 +73,10 @@ class ManifestEntryFile(EncodedAvroFile[ManifestEntry]):
 
 
 class ManifestEntryWriter(CustomManifestWriter):
+    entry_file = ManifestEntryFile
+
+
+class DeleteManifestEntryWriter(CustomDeleteManifestWriter):
     entry_file = ManifestEntryFile
 
 

@@ -30,7 +30,7 @@ from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
-from components.lib.lake.iceberg.manifest_encoder import ManifestEntryWriter
+from components.lib.lake.iceberg.manifest_encoder import DeleteManifestEntryWriter, ManifestEntryWriter
 from components.lib.lake.iceberg.schema_updates import schema_of
 
 FORMAT: Final = 2
@@ -61,7 +61,10 @@ class SnapshotManifestWriter:
         self._id = uuid4()
         self.written: list[str] = []
 
-    def add(self, spec: PartitionSpec, files: Sequence[DataFile]) -> list[ManifestFile]:
+    def add(
+        self, spec: PartitionSpec, files: Sequence[DataFile], content: ManifestContent = ManifestContent.DATA
+    ) -> list[ManifestFile]:
+        """All files are data files, or all are delete files."""
         entries = [
             ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED,
@@ -72,16 +75,22 @@ class SnapshotManifestWriter:
             )
             for file in files
         ]
-        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=_OWN_MANIFEST_FILES)]
+        parts = _cut(_ordered(spec, entries), least=_OWN_MANIFEST_FILES)
+        return [self._write(spec, part, content) for part in parts]
 
-    def remove(self, spec: PartitionSpec, manifest: ManifestFile, paths: set[str]) -> tuple[ManifestFile, set[str]]:
-        """Returns the manifest without the files at `paths`, and which of them it had; the same manifest if none."""
+    def remove(
+        self, spec: PartitionSpec, manifest: ManifestFile, paths: set[str]
+    ) -> tuple[ManifestFile, dict[str, DataFile]]:
+        """Returns the manifest without the files at `paths`, and those of them that it had; the same manifest if none.
+
+        A manifest of delete files stays one.
+        """
         entries = manifest.fetch_manifest_entry(self._io)
-        found = {entry.data_file.file_path for entry in entries} & paths
+        found = {file.file_path: file for entry in entries if (file := entry.data_file).file_path in paths}
         if not found:
             return manifest, found
         kept = [self._changed(entry, removed=entry.data_file.file_path in found) for entry in entries]
-        return self._write(spec, kept), found
+        return self._write(spec, kept, manifest.content), found
 
     def merge(self, spec: PartitionSpec, manifests: Iterable[ManifestFile]) -> list[ManifestFile]:
         entries = [
@@ -115,12 +124,15 @@ class SnapshotManifestWriter:
             data_file=entry.data_file,
         )
 
-    def _write(self, spec: PartitionSpec, entries: Sequence[ManifestEntry]) -> ManifestFile:
+    def _write(
+        self, spec: PartitionSpec, entries: Sequence[ManifestEntry], content: ManifestContent = ManifestContent.DATA
+    ) -> ManifestFile:
         path = self._locations.new_metadata_location(f"{self._id}-m{len(self.written)}.avro")
         self.written.append(path)
         output = self._io.new_output(path)
         schema = schema_of(self._metadata, spec, self._schema)
-        with ManifestEntryWriter(spec, schema, output, self.snapshot_id, _CODEC) as writer:
+        kind = ManifestEntryWriter if content == ManifestContent.DATA else DeleteManifestEntryWriter
+        with kind(spec, schema, output, self.snapshot_id, _CODEC) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         manifest = writer.to_manifest_file()

@@ -7,20 +7,36 @@ whose source has changed.
 from __future__ import annotations
 
 import io
+import json
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from pyarrow.fs import FileSystem
+from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.encoder import BinaryEncoder
-from pyiceberg.avro.file import AvroOutputFile
-from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.resolver import construct_writer, resolve_reader
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables as CatalogRow
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DEFAULT_READ_VERSION, ManifestEntry, ManifestWriterV2
+from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+    _inherit_from_manifest,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -33,6 +49,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import Record, StructProtocol
 from pyiceberg.types import IcebergType
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from sqlalchemy import Engine, update
 from sqlalchemy.orm import Session
 
@@ -66,6 +83,70 @@ class EncodedAvroFile(AvroOutputFile[D]):
         self.encoder.write(b"".join((encode_signed(count), encode_signed(len(content)), content, self.sync_bytes)))
 
 
+class _ManifestEntries(AvroFile[ManifestEntry]):
+    """Keeps the reader for each schema: deriving it takes longer than reading a manifest of one file."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> _ManifestEntries:
+        with self.input_file.open() as file:
+            self.decoder = new_decoder(file.read())
+        self.header = self._read_header()
+        self.reader = _entry_reader(self.header.meta["avro.schema"])
+        return self
+
+
+@lru_cache(maxsize=256)
+def _entry_reader(avro_schema: str) -> Reader:
+    return resolve_reader(
+        AvroSchemaConversion().avro_to_iceberg(json.loads(avro_schema)),
+        MANIFEST_ENTRY_SCHEMAS[3],
+        {-1: ManifestEntry, 2: DataFile},
+        {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    )
+
+
+class ListedManifest(Protocol):
+    """What the entries of a manifest inherit from the manifest list."""
+
+    @property
+    def manifest_path(self) -> str: ...
+
+    @property
+    def partition_spec_id(self) -> int: ...
+
+    @property
+    def sequence_number(self) -> int: ...
+
+    @property
+    def added_snapshot_id(self) -> int | None: ...
+
+
+def live_entries(io: FileIO, manifest: ListedManifest) -> list[ManifestEntry]:
+    """`ManifestFile.fetch_manifest_entry` with the fields of format version 3, which delete files of version 2 may have
+    as well: PyIceberg reads those of version 2 only. The common fields are at the same places.
+    """
+    with _ManifestEntries(io.new_input(manifest.manifest_path)) as entries:
+        return [
+            _inherit_from_manifest(entry, manifest)  # type: ignore[arg-type]  # it uses these properties only
+            for entry in entries
+            if entry.status != ManifestEntryStatus.DELETED
+        ]
+
+
+class DeleteFileFields(NamedTuple):
+    """The fields of a `DataFile` that PyIceberg has no property for."""
+
+    referenced_data_file: str | None
+    content_offset: int | None
+    content_size: int | None
+
+
+def delete_file_fields(file: DataFile) -> DeleteFileFields:
+    """Of a file that `live_entries` has read."""
+    return DeleteFileFields(*record_values(file)[17:20])
+
+
 class CustomManifestWriter(ManifestWriterV2):
     """PyIceberg's manifest writer, which counts and summarizes entries, over another kind of Avro file."""
 
@@ -79,6 +160,17 @@ class CustomManifestWriter(ManifestWriterV2):
             schema_name="manifest_entry",
             metadata=self._meta,
         )
+
+
+class CustomDeleteManifestWriter(CustomManifestWriter):
+    """The same for manifests of delete files, which PyIceberg reads and does not write."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
 
 
 class CustomLocalFileIO(PyArrowFileIO):

@@ -6,7 +6,8 @@ updates with explicit ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 from uuid import uuid4
 
 import msgspec
@@ -32,6 +33,17 @@ from pyiceberg.types import PrimitiveType
 from components.lib.lake.iceberg.stamp import SCHEMA_ID, SCHEMA_VERSION
 from components.lib.lake.schema.evolution import check_evolution
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+
+
+class SchemaHistory(Protocol):
+    """What of a table's metadata is needed to interpret the files of any of its partition specs."""
+
+    @property
+    def schemas(self) -> Sequence[Schema]: ...
+
+    def schema(self) -> Schema: ...
+
+    def specs(self) -> Mapping[int, PartitionSpec]: ...
 
 
 class Evolution(msgspec.Struct):
@@ -109,7 +121,7 @@ def find_spec(specs: Mapping[int, PartitionSpec], wanted: PartitionSpec) -> Part
     return next((spec for spec in specs.values() if spec_key(spec) == spec_key(wanted)), None)
 
 
-def schema_of(metadata: TableMetadata, spec: PartitionSpec, current: Schema | None = None) -> Schema:
+def schema_of(metadata: SchemaHistory, spec: PartitionSpec, current: Schema | None = None) -> Schema:
     """Returns the current schema, or the newest that still has the source columns of the spec."""
     wanted = {field.source_id for field in spec.fields}
     current = current or metadata.schema()

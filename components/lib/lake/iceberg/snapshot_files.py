@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry
-from pyiceberg.partitioning import PartitionSpec
+import msgspec
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.errors import TableProblem, Unsupported
 from components.lib.lake.iceberg.manifests import FORMAT, is_live
-from components.lib.lake.iceberg.schema_updates import schema_of
+from components.lib.lake.iceberg.schema_updates import SchemaHistory, schema_of
+from components.lib.lake.iceberg.stamp import Stamp
 from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
+
+
+class LiveDeleteFile(msgspec.Struct, frozen=True, gc=False, order=True):
+    """The properties of a delete file that must be equal in the registry and in Iceberg. Several deletion vectors may
+    be in one file, so they are counted.
+    """
+
+    path: str
+    rows: int
 
 
 def require_format(table: Table) -> None:
@@ -29,11 +39,12 @@ def require_format(table: Table) -> None:
 
 
 def require_supported(table: Table) -> None:
-    """Raises `Unsupported` if the table has delete files, or a later format version."""
+    """Raises `Unsupported` if another engine has added delete files since the stamp, or a later format version."""
     require_format(table)
-    snapshot = table.metadata.current_snapshot()
-    manifests = [] if snapshot is None else snapshot.manifests(table.io)
-    if any(manifest.content == ManifestContent.DELETES and is_live(manifest) for manifest in manifests):
+    known = Stamp.read(table.metadata).snapshot
+    ours = None if known is None else table.metadata.snapshot_by_id(known)
+    before = {manifest.manifest_path for manifest in _delete_manifests(table, ours)} if ours is not None else set()
+    if any(manifest.manifest_path not in before for manifest in _delete_manifests(table, None)):
         raise Unsupported(
             f"{'.'.join(table.name())} has delete files, written by another engine; only such an engine can apply "
             "them: rewrite the data files there and `astha iceberg adopt` the table, or `astha iceberg revert` it"
@@ -82,6 +93,30 @@ def _entries(table: Table, snapshot: Snapshot | None) -> Iterator[ManifestEntry]
             yield from manifest.fetch_manifest_entry(table.io)
 
 
+def delete_files(table: Table, snapshot: Snapshot | None = None) -> Counter[LiveDeleteFile]:
+    """Returns the live delete files of the current snapshot, or of this one."""
+    found: Counter[LiveDeleteFile] = Counter()
+    for manifest in _delete_manifests(table, snapshot):
+        for entry in manifest.fetch_manifest_entry(table.io):
+            found[LiveDeleteFile(entry.data_file.file_path, entry.data_file.record_count)] += 1
+    return found
+
+
+def may_have_delete_files(table: Table) -> bool:
+    """Returns False only if the current snapshot has none, by its summary."""
+    snapshot = table.metadata.current_snapshot()
+    if snapshot is None:
+        return False
+    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return summary.get("total-delete-files") != "0"
+
+
+def _delete_manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
+    snapshot = snapshot or table.metadata.current_snapshot()
+    manifests = [] if snapshot is None else snapshot.manifests(table.io)
+    return [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES and is_live(manifest)]
+
+
 def live_digest(table: Table, snapshot: Snapshot | None = None) -> Digest:
     digest = Digest()
     for file in live_files(table, snapshot):
@@ -92,15 +127,18 @@ def live_digest(table: Table, snapshot: Snapshot | None = None) -> Digest:
 class PartitionPaths:
     """Partition paths of files, by the partition specs that they were written with."""
 
-    def __init__(self, metadata: TableMetadata) -> None:
+    def __init__(self, metadata: SchemaHistory) -> None:
         self._metadata = metadata
         self._known: dict[int, Partitioning] = {}
 
     def of(self, file: DataFile) -> str:
-        known = self._known.get(file.spec_id)
-        if known is None:
-            known = self._known[file.spec_id] = self._partitioning(self._metadata.specs()[file.spec_id])
-        return known.path(file.partition)
+        """Raises `PartitionProblem` if a value is too long, or the spec has a transform that is not known."""
+        return self._partitioning(file.spec_id).path(file.partition)
 
-    def _partitioning(self, spec: PartitionSpec) -> Partitioning:
-        return Partitioning(TableSchema(0, schema_of(self._metadata, spec), spec, UNSORTED_SORT_ORDER))
+    def _partitioning(self, spec_id: int) -> Partitioning:
+        known = self._known.get(spec_id)
+        if known is None:
+            spec = self._metadata.specs()[spec_id]
+            schema = schema_of(self._metadata, spec)
+            known = self._known[spec_id] = Partitioning(TableSchema(0, schema, spec, UNSORTED_SORT_ORDER))
+        return known

@@ -36,7 +36,11 @@ class Stamp(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, metadata: TableMetadata) -> Stamp:
         """Returns the stamp of an empty table if there is none."""
-        found: Mapping[str, str] = metadata.properties
+        return cls.parse(metadata.properties)
+
+    @classmethod
+    def parse(cls, found: Mapping[str, str]) -> Stamp:
+        """Reads the stamp in a table's properties."""
         if DIGEST not in found:
             return cls(Digest())
         snapshot, position = found.get(SNAPSHOT), found.get(POSITION)

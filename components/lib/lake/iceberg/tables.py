@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias, TypeVar
 from uuid import uuid4
@@ -27,23 +27,26 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table, TableProperties
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.update import AssertCreate
 from sqlalchemy.exc import SQLAlchemyError
 
-from components.lib.lake.iceberg.commits import TableCommit
+from components.lib.lake.iceberg.catalog import RegistryCatalog
+from components.lib.lake.iceberg.commits import FilesMissing, TableCommit
 from components.lib.lake.iceberg.errors import (
     BrokenTable,
     CatalogUnavailable,
     ForeignTable,
+    TableProblem,
     TableUnavailable,
     with_mapped_errors,
 )
 from components.lib.lake.iceberg.pyiceberg_internals import commit
 from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
-from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.table_lookup import TableName, full_name
 from registry.models import LakeTable
 
@@ -135,7 +138,22 @@ class IcebergTables:
                 f"the catalog has a table {full_name(table)}, and it is {whose}: rename or drop one of them"
             )
         self._keep(table.id, found)
+        self._remember(table)
         return found
+
+    def as_of(self, table: Table, location: str | None) -> Table:
+        """Returns the table as of an earlier metadata file of its own; as it is, if that is None.
+
+        Raises `TableUnavailable` if the file is gone: so many commits were made meanwhile.
+        """
+        if location is None or location == table.metadata_location:
+            return table
+        name = ".".join(table.name())
+        try:
+            metadata = self._of_table(name, lambda: FromInputFile.table_metadata(table.io.new_input(location)))
+        except FileNotFoundError as error:
+            raise TableUnavailable(f"{name} was committed to while it was compared with the registry") from error
+        return Table(table.name(), metadata, location, table.io, table.catalog)
 
     def _keep(self, table_id: int, table: Table) -> None:
         """Metadata can be megabytes, so only the most recently used tables are cached."""
@@ -162,19 +180,27 @@ class IcebergTables:
             return None
         return int(found.metadata.properties[TABLE_ID])
 
-    def ensure(self, table: LakeTable, schema: TableSchema, *, new: bool = False) -> Table:
+    def ensure(
+        self,
+        table: LakeTable,
+        schema: TableSchema,
+        *,
+        new: bool = False,
+        create: bool = True,
+        displace: Callable[[Table], bool] = lambda _: True,
+    ) -> Table:
         """The table under its name, created if it is not there, renamed if it is there under another. ``new``: it can't
-        be there under another.
+        be there under another. Without ``create``, raises `TableUnavailable` if it would have to be created.
 
         A name is one table's in the registry: another of its tables that still has it is on its way to another name,
-        or out, and has to wait for that elsewhere.
+        or out, and has to wait for that elsewhere, unless ``displace`` returns False for it.
         """
         try:
             found = self.load(table, cached=True)
         except ForeignTable:
-            if not self._move_aside(identifier_of(table)):
+            if not self._move_aside(identifier_of(table), displace):
                 raise
-            found = None
+            found, create = None, True
         if found is not None:
             return found
         former = self.names().get(table.id)
@@ -189,6 +215,8 @@ class IcebergTables:
             raise TableUnavailable(
                 f"{full_name(table)} may be {'.'.join(min(doubtful))}, under a former name, which can't be read now"
             )
+        if not create:
+            raise TableUnavailable(f"the Iceberg table {full_name(table)} was dropped meanwhile")
         return self._create(table, schema)
 
     def commit(self, table: LakeTable, build: Build) -> TableCommit | None:
@@ -197,20 +225,29 @@ class IcebergTables:
         Returns None if there is nothing to commit. Call `ensure` first: the table must exist.
         """
         with _locked(self.catalog, table):
-            loaded = self.load(table, cached=True)
+            loaded, fresh = self.load(table, cached=True), False
             for _ in range(_ATTEMPTS):
                 self._require_wanted(table)
                 if loaded is None:
                     raise TableUnavailable(f"the Iceberg table {full_name(table)} was dropped meanwhile")
                 draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
-                if not self._built(draft, build):
+                try:
+                    built = self._built(draft, build)
+                except (TableProblem, SchemaProblem, FilesMissing):
+                    # The problem may be that the cached table is older than the change that is to be committed.
+                    before, loaded = loaded.metadata_location, loaded if fresh else self.load(table)
+                    fresh = True
+                    if loaded is None or loaded.metadata_location == before:
+                        raise
+                    continue
+                if not built:
                     return None
                 try:
                     self._require_wanted(table)
                     self._commit(draft)
                 except CommitFailedException:
                     draft.discard()
-                    loaded = self.load(table)
+                    loaded, fresh = self.load(table), True
                     continue
                 except Exception:
                     # It is unknown whether it was committed: the next attempt loads the table again.
@@ -249,8 +286,11 @@ class IcebergTables:
         except FileNotFoundError as error:
             raise TableUnavailable(f"{name}: nothing can be written to {table.location()}: {error}") from error
 
-    def drop(self, table_id: int) -> bool:
-        """Drops the table from the catalog; files stay. Returns False if there was none."""
+    def drop(self, table_id: int, *, pointers: Mapping[Identifier, str] | None = None) -> bool:
+        """Drops the table from the catalog; files stay. Returns False if there was none.
+
+        ``pointers``: only if its metadata is still where these say.
+        """
         name = self.names().pop(table_id, None)
         self._loaded.pop(table_id, None)
         self._heads.pop(table_id, None)
@@ -258,6 +298,13 @@ class IcebergTables:
             if self._unreadable:
                 self._names = None  # it may be one of those: scan again the next time
             return False
+        with suppress(BrokenTable):  # it is dropped unread
+            found = self._load(name)
+            if found is None or found.metadata.properties.get(TABLE_ID) != str(table_id) or not self._is_ours(found):
+                return False  # an engine has dropped it, and the name may be another table's by now
+            if pointers is not None and pointers.get(name) != found.metadata_location:
+                self._names = None
+                return False
         try:
             self.catalog.drop_table(name)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -277,6 +324,19 @@ class IcebergTables:
             found.append(snapshot.manifest_list)
             manifests.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
         return [*found, *sorted(manifests)]
+
+    @property
+    def in_registry(self) -> bool:
+        """Whether the catalog's pointers are rows of the registry."""
+        return isinstance(self.catalog, RegistryCatalog)
+
+    def knows(self, table_id: int) -> bool:
+        """Whether `names` has the table, or would scan the catalog for it."""
+        return self._names is None or table_id in self._names
+
+    def remember(self, table: LakeTable) -> None:
+        """Call it for a table that an engine has created: `names` includes it, so that it can be dropped."""
+        self._remember(table)
 
     def names(self) -> dict[int, Identifier]:
         """Returns the catalog's names of the registry's tables. The first call loads every table."""
@@ -409,10 +469,10 @@ class IcebergTables:
         log.info("Iceberg table renamed", was=".".join(former), table=full_name(table))
         return self.load(table)
 
-    def _move_aside(self, identifier: Identifier) -> bool:
+    def _move_aside(self, identifier: Identifier, allowed: Callable[[Table], bool]) -> bool:
         found = self._load(identifier)
         owner = None if found is None else found.metadata.properties.get(TABLE_ID)
-        if found is None or owner is None or not self._is_ours(found):
+        if found is None or owner is None or not self._is_ours(found) or not allowed(found):
             return False
         aside = (*identifier[:-1], f"{identifier[-1]}__astha_{owner}")
         with_mapped_errors(lambda: self.catalog.rename_table(identifier, aside))

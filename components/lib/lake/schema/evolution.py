@@ -42,7 +42,7 @@ __all__ = [
 
 def evolve(versions: Sequence[TableMetadata], changes: Sequence[SchemaChange]) -> TableDraft:
     """Returns the draft of the next version. ``versions`` are all versions of the table, oldest first."""
-    schemas = [TableSchema.of(version) for version in versions]
+    schemas = [*map(TableSchema.read, versions[:-1]), TableSchema.of(versions[-1])]
     newest, metadata = schemas[-1], versions[-1]
     ids = count(highest_id(schemas) + 1)
     evolved = newest

@@ -27,7 +27,13 @@ from registry.json_text import EMPTY_OBJECT, JsonText, parse_json, to_json_text
 from registry.models import TableMetadata
 
 FORMAT_VERSION = 2
-"""The Iceberg format version of every table."""
+"""The Iceberg format version of every table that is written here."""
+
+FORMAT_VERSION_PROPERTY = "format-version"
+"""The property of a table that another engine created with, or upgraded to, another format version."""
+
+BY_ENGINES = "iceberg"
+"""The storage engine of versions that other engines have made through the catalog."""
 
 _MAX_FIELD_ID = 2**31 - 201  # Iceberg reserves higher ids for its metadata columns
 _MAX_PARAMETER = 2**31 - 1
@@ -49,11 +55,33 @@ class TableSchema:
     order: SortOrder
     format: str = "parquet"
     compression: str = "zstd"
+    unwritable: str | None = None
+    """The reason why only other engines can write rows with this version."""
+
+    @classmethod
+    def read(cls, metadata: TableMetadata, *, table: str | None = None) -> TableSchema:
+        """Parses a version to read with it: also one of another engine, with types or transforms that can't be written
+        here. Then `unwritable` is set. Raises `SchemaProblem` if it is not a schema at all.
+        """
+        try:
+            return cls.of(metadata, table=table)
+        except SchemaProblem as problem:
+            iceberg = known_columns(parse_json(metadata.schema))
+            return cls(
+                metadata.schema_version,
+                iceberg,
+                _spec(parse_json(metadata.partition_by)),
+                _order(parse_json(metadata.sort_by)),
+                metadata.format,
+                metadata.compression,
+                str(problem),
+            )
 
     @classmethod
     def of(cls, metadata: TableMetadata, *, table: str | None = None) -> TableSchema:
-        """Parses and checks a version. ``table`` is a name for messages; the row itself has only an id."""
+        """Parses and checks a version to write with it. ``table`` is a name for messages; the row has only an id."""
         try:
+            _check_format_version(parse_json(metadata.properties))
             iceberg = read_schema(parse_json(metadata.schema))
             return cls(
                 metadata.schema_version,
@@ -119,30 +147,70 @@ def write_schema(schema: Schema) -> JsonText:
     return to_json_text(content, "schema")
 
 
+def known_columns(document: object) -> Schema:
+    """Returns the schema of another engine, without columns of types that PyIceberg does not know."""
+    if not isinstance(document, dict) or not isinstance(document.get("fields"), list):
+        raise SchemaProblem('not an Iceberg schema: it must be {"type": "struct", "fields": [...]}')
+    known = [field for field in document["fields"] if _is_known(field)]
+    ids = {number for field in known for number in _model([field], []).field_ids}
+    identifiers = [number for number in document.get("identifier-field-ids") or () if number in ids]
+    return _model(known, identifiers)
+
+
+def _is_known(field: object) -> bool:
+    try:
+        _model([field], [])
+    except (ValidationError, IcebergValidationError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def _model(fields: list[Any], identifiers: list[int]) -> Schema:
+    return Schema.model_validate({"type": "struct", "fields": fields, "identifier-field-ids": identifiers})
+
+
 def read_partition(document: object, schema: Schema) -> PartitionSpec:
+    spec = _spec(document)
+    if spec.fields:
+        check_partition(spec, schema)
+    return spec
+
+
+def _spec(document: object) -> PartitionSpec:
     try:
         fields = [PartitionField(**field) for field in _objects(document, "partition_by")]
     except (ValidationError, IcebergValidationError, ValueError, TypeError) as error:
         raise SchemaProblem(f"partition_by: {validation_message(error)}") from error
-    if not fields:
-        return UNPARTITIONED_PARTITION_SPEC
-    spec = PartitionSpec(*fields, spec_id=0)
-    check_partition(spec, schema)
-    return spec
+    return PartitionSpec(*fields, spec_id=0) if fields else UNPARTITIONED_PARTITION_SPEC
 
 
 def read_order(document: object, schema: Schema) -> SortOrder:
+    order = _order(document)
     try:
-        fields = [SortField(**_with_null_order(field)) for field in _objects(document, "sort_by")]
-        if not fields:
-            return UNSORTED_SORT_ORDER
-        order = SortOrder(*fields)
-        for field in fields:
+        for field in order.fields:
             _check_transform(field.transform, f"sort_by of the column with id {field.source_id}")
         order.check_compatible(schema)
     except (ValidationError, IcebergValidationError, ValueError, TypeError) as error:
         raise SchemaProblem(f"sort_by: {validation_message(error)}") from error
     return order
+
+
+def _order(document: object) -> SortOrder:
+    try:
+        fields = [SortField(**_with_null_order(field)) for field in _objects(document, "sort_by")]
+    except (ValidationError, IcebergValidationError, ValueError, TypeError) as error:
+        raise SchemaProblem(f"sort_by: {validation_message(error)}") from error
+    return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
+
+
+def _check_format_version(properties: object) -> None:
+    """Versions that another engine has made name a format version other than the usual one."""
+    found = properties.get(FORMAT_VERSION_PROPERTY) if isinstance(properties, dict) else None
+    if found is not None and str(found) != str(FORMAT_VERSION):
+        raise SchemaProblem(
+            f"the table has Iceberg's format version {found}, and only version {FORMAT_VERSION} is written here: "
+            "insert with the engine that created it"
+        )
 
 
 def check_fields(fields: Iterable[NestedField]) -> None:

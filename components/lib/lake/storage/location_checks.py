@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import secrets
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 from astha.errors import ConfigError
 from astha.subscribers import CheckResult, LakeSettings
-from components.lib.lake.storage.locations import BadLocation, Location, canonical, join, parse
+from components.lib.lake.storage.locations import BadLocation, Location, canonical, join, parse, table_location
 from components.lib.lake.storage.objects import Objects, StorageError, StorageRefused
 from components.lib.lake.storage.roots import Roots
 from components.lib.lake.table_lookup import full_name
@@ -40,6 +41,16 @@ def require_free(
         raise BadLocation(
             f"{location} shares files with {full_name(other)} at {other.location}: choose a place for this table alone"
         )
+
+
+def free_default(warehouse: str, database: str, name: str, tables: Sequence[LakeTable]) -> str:
+    """Returns the default location of a new table. A renamed table keeps the location of its former name: then the new
+    one gets a random suffix.
+    """
+    usual = table_location(warehouse, database, name)
+    if not any(overlap(usual, table.location) for table in tables):
+        return usual
+    return f"{usual}-{secrets.token_hex(6)}"
 
 
 def overlap(one: str, other: str) -> bool:

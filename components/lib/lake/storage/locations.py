@@ -53,11 +53,17 @@ class Location:
 
 
 def parse(uri: str) -> Location:
-    """Parses a canonical URI, as the registry stores it. `canonical` reads what users write."""
+    """Parses a canonical URI, as the registry stores it, or Hadoop's spelling of one: engines that use Hadoop's file
+    systems write `file:/path` and `s3a://bucket/key` into manifests, and a file keeps the name that Iceberg has for it.
+    `canonical` reads what users write.
+    """
     if uri.startswith("file:///"):
         return Location("file", "", uri[8:])
-    if uri.startswith("s3://"):
-        bucket, _, key = uri[5:].partition("/")
+    if uri.startswith("file:/") and not uri.startswith("file://"):
+        return Location("file", "", uri[6:])
+    scheme = next((scheme for scheme in _S3_SCHEMES if uri.startswith(scheme)), None)
+    if scheme is not None:
+        bucket, _, key = uri[len(scheme) :].partition("/")
         return Location("s3", bucket, key)
     raise BadLocation(f"{uri!r} is not a location: the registry keeps file:///absolute/path and s3://bucket/key")
 

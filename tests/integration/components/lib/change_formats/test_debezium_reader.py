@@ -27,7 +27,7 @@ from tests.unit.components.lib.change_formats.examples import (
 
 pytestmark = pytest.mark.slow
 
-INT32_COLUMNS = {"partition_count", "partition_id", "schema_version", "schema_id"}
+INT32_COLUMNS = {"partition_count", "partition_id", "schema_version", "schema_id", "spec_id"}
 
 
 class Case(NamedTuple):

@@ -22,7 +22,8 @@ async def test_the_check_names_the_warehouse(url: str, tmp_path: Path, warehouse
     (tmp_path / "file").write_text("in the way")
     place = tmp_path / warehouse
     subscriptions = tmp_path / "subscriptions.yaml"
-    subscriptions.write_text("components: {iceberg_updater: {tables: [table_metadata, table_files]}}\n")
+    tables = "[table_metadata, table_files, table_delete_files, iceberg_commits]"
+    subscriptions.write_text(f"components: {{iceberg_updater: {{tables: {tables}}}}}\n")
     settings = load_settings(
         flags={
             "registry": {"url": url},

@@ -27,6 +27,7 @@ from components.lib.lake.iceberg.manifests import MERGE_COUNT, live_count
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.models import LakeTable, TableFile
 from registry.position import Position
+from tests.delete_files import position_deletes
 from tests.parquet_files import BY_DAY, BY_NAME, PLAIN, as_row, row, write_file, write_files
 
 DAY = datetime(2024, 5, 1, tzinfo=UTC)
@@ -317,3 +318,38 @@ class TestMetadataFile:
             written = Path(loaded.metadata_location.removeprefix("file://")).read_text()
             assert written == loaded.metadata.model_dump_json(exclude_none=True)
         assert len(loaded.metadata.snapshots) < 5  # some have expired on the way
+
+
+def test_delete_files_survive_further_commits(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    files = [as_row(write_file(data, [row(number * 2), row(number * 2 + 1)])) for number in range(MERGE_COUNT + 2)]
+    deletes = position_deletes(data / "deletes.parquet", {files[0].file_path: [1], files[1].file_path: [0]})
+    commit(tables, table, SnapshotChange(files[:2]))
+    commit(tables, table, SnapshotChange(deletes_added=[deletes]), position=2)
+    for number, file in enumerate(files[2:], 3):
+        commit(tables, table, SnapshotChange([file]), position=number)  # manifests of data files are merged meanwhile
+    loaded = commit(tables, table, SnapshotChange(removed=live(files[1:2])), position=50)
+    left = [0, *range(4, 2 * len(files))]
+    assert sorted(loaded.scan().to_arrow()["id"].to_pylist()) == left
+    summary = loaded.current_snapshot().summary  # type: ignore[union-attr]
+    assert summary is not None
+    assert (summary["total-delete-files"], summary["total-position-deletes"]) == ("1", "2")
+    assert summary["total-equality-deletes"] == "0"
+
+
+def test_a_swap_removes_delete_files_with_their_data_files(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    files = [as_row(write_file(data, [row(number * 2), row(number * 2 + 1)])) for number in range(3)]
+    first = position_deletes(data / "d1.parquet", {files[0].file_path: [1]})
+    second = position_deletes(data / "d2.parquet", {files[2].file_path: [0]})
+    commit(tables, table, SnapshotChange(files))
+    commit(tables, table, SnapshotChange(deletes_added=[first, second]), position=2)
+    merged = as_row(write_file(data, [row(0), row(2), row(3)]))
+    swap = SnapshotChange([merged], live(files[:2]), replaces=True, deletes_removed=[first.file_path])
+    loaded = commit(tables, table, swap, position=3)
+    assert sorted(loaded.scan().to_arrow()["id"].to_pylist()) == [0, 2, 3, 5]
+    summary = loaded.current_snapshot().summary  # type: ignore[union-attr]
+    assert summary is not None
+    assert summary.operation is Operation.REPLACE
+    assert (summary["removed-delete-files"], summary["total-delete-files"]) == ("1", "1")
+    assert summary["total-position-deletes"] == "1"
+    with pytest.raises(FilesMissing, match=r"the delete file .*d1"):
+        commit(tables, table, SnapshotChange(deletes_removed=[first.file_path]), position=4)

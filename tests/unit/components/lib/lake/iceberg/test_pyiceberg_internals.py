@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pyiceberg
 import pytest
 from pyiceberg.avro.encoder import BinaryEncoder
-from pyiceberg.avro.file import AvroOutputFile
-from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.avro.reader import StructReader
+from pyiceberg.avro.resolver import construct_writer, resolve_reader
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io.pyarrow import (
@@ -23,7 +24,16 @@ from pyiceberg.io.pyarrow import (
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
 )
-from pyiceberg.manifest import ManifestWriter, ManifestWriterV2, write_manifest_list
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    ManifestEntry,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+    _inherit_from_manifest,
+    write_manifest_list,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.update import (
     _apply_table_update,
@@ -32,16 +42,38 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 from pyiceberg.typedef import Record
+from pyiceberg.types import StructType
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 import components
+from components.lib.lake.iceberg.pyiceberg_internals import DeleteFileFields
 
 VERSION = "0.12.0"
 HERE = "components/lib/lake/iceberg/pyiceberg_internals.py"
 
-AVRO = ("pyiceberg.avro.encoder", "pyiceberg.avro.file", "pyiceberg.avro.resolver")
+AVRO = (
+    "pyiceberg.avro.decoder",
+    "pyiceberg.avro.encoder",
+    "pyiceberg.avro.file",
+    "pyiceberg.avro.reader",
+    "pyiceberg.avro.resolver",
+    "pyiceberg.utils.schema_conversion",
+)
 
 PARTS: dict[str, tuple[str, str, Any]] = {
     # what: (digest of its source, what of ours depends on it, the thing itself)
+    "AvroFile": ("3ade31b87165", "live_entries reads manifests with it", AvroFile),
+    "AvroSchemaConversion": ("763a3e495983", "live_entries keeps a reader per schema", AvroSchemaConversion),
+    "resolve_reader": ("b7deab6d5876", "live_entries keeps a reader per schema", resolve_reader),
+    "StructReader": ("f1011460cf21", "live_entries uses one in several threads: it must have no state", StructReader),
+    "ManifestFile.fetch_manifest_entry": (
+        "5ff9e2839c45",
+        "live_entries is a copy of it",
+        ManifestFile.fetch_manifest_entry,
+    ),
+    "_inherit_from_manifest": ("b2b152102377", "live_entries", _inherit_from_manifest),
+    "ManifestEntry": ("e8e7e483030b", "live_entries fills its properties by place", ManifestEntry),
+    "DataFile": ("cd1f55806b66", "live_entries fills its properties by place", DataFile),
     "AvroOutputFile": ("b55a091a64ec", "EncodedAvroFile writes blocks into it", AvroOutputFile),
     "BinaryEncoder": ("e96fa6efc000", "value_encoder", BinaryEncoder),
     "construct_writer": ("bb01812a86c1", "value_encoder", construct_writer),
@@ -109,6 +141,14 @@ def test_registered_metadata_updates_are_the_reviewed_ones() -> None:
         f"PyIceberg applies updates of metadata otherwise than before: see updated_metadata in {HERE}. None of these "
         f"may change the metadata that it is given: {', '.join(kinds)}"
     )
+
+
+def test_fields_of_format_version_3_are_where_they_are_read() -> None:
+    entry, file = (MANIFEST_ENTRY_SCHEMAS[version].find_type("data_file") for version in (2, 3))
+    assert isinstance(entry, StructType)
+    assert isinstance(file, StructType)
+    assert [field.field_id for field in file.fields[:16]] == [field.field_id for field in entry.fields[:16]]
+    assert tuple(field.name.removesuffix("_in_bytes") for field in file.fields[17:20]) == DeleteFileFields._fields
 
 
 def test_arrows_parquet_writer_can_be_marked_as_closed() -> None:

@@ -63,7 +63,7 @@ def test_characters_that_readers_interpret_are_refused(written: str, why: str) -
         canonical(written)
 
 
-@pytest.mark.parametrize("uri", ["/data", "data", "file:/data", "s3a://b/k", "http://x"])
+@pytest.mark.parametrize("uri", ["/data", "data", "file:data", "file://host/data", "http://x"])
 def test_only_canonical_uris_are_parsed(uri: str) -> None:
     with pytest.raises(BadLocation, match="is not a location"):
         parse(uri)
@@ -72,6 +72,8 @@ def test_only_canonical_uris_are_parsed(uri: str) -> None:
 def test_parts() -> None:
     assert parse("s3://bucket/a/b") == Location("s3", "bucket", "a/b")
     assert parse("file:///a/b").path == Path("/a/b")
+    assert parse("file:/a/b").uri == "file:///a/b"
+    assert parse("s3a://bucket/a/b").uri == "s3://bucket/a/b"
     with pytest.raises(BadLocation, match="not on local disk"):
         _ = parse("s3://bucket/a").path
     assert join("file:///a/", "/b/", "", "c") == "file:///a/b/c"
