@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import structlog
+from pyiceberg.table import Table
 
 from components.iceberg_updater.event_folding import TableEvents, fold
 from components.lib.lake.file_set_digest import Digest, LiveFile
@@ -13,21 +15,26 @@ from components.lib.lake.iceberg import (
     BadFile,
     ForeignCommit,
     IcebergTables,
+    LiveDeleteFile,
     Retention,
     SnapshotChange,
     Stamp,
     TableCommit,
     TableProblem,
     TableUnavailable,
+    delete_files,
     files_by_path,
+    may_have_delete_files,
     require_format,
     require_supported,
 )
 from components.lib.lake.iceberg.commits import FilesMissing
-from components.lib.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
+from components.lib.lake.iceberg.delete_entries import delete_entry
+from components.lib.lake.iceberg.manifests import FORMAT
+from components.lib.lake.iceberg.stamp import DIGEST, SCHEMA_VERSION, STOPPED
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from registry.json_text import parse_json
-from registry.models import LakeTable, TableFile, TableMetadata
+from registry.models import LakeTable, TableDeleteFile, TableFile, TableMetadata
 
 log = structlog.get_logger(__name__)
 
@@ -39,10 +46,16 @@ _ICEBERG_PROPERTIES = ("history.expire.", "write.", "read.", "commit.", "comment
 
 
 class TargetTable(msgspec.Struct):
-    """A registry table with the schema versions that a commit needs: those of its files, and the newest."""
+    """A registry table with the schema versions that a commit needs: those of its files, and the newest.
+
+    ``fresh``: the row was read for this commit. In a refresh, ``pointer`` is the location of its Iceberg metadata in
+    the same registry snapshot; UNSET if the catalog is not the registry's.
+    """
 
     table: LakeTable
     metadata: dict[int, TableMetadata]
+    fresh: bool = True
+    pointer: str | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def name(self) -> str:
@@ -51,6 +64,18 @@ class TargetTable(msgspec.Struct):
     @property
     def newest(self) -> TableMetadata:
         return self.metadata[max(self.metadata)]
+
+    @property
+    def location(self) -> str | None:
+        """The metadata file that the refresh compares with; None: the current one."""
+        return self.pointer or None
+
+    def may_displace(self, found: Table) -> bool:
+        """Whether another of our tables that has this one's name is on its way to another name, and can be moved aside.
+
+        If not, an engine may have dropped this table and created that one.
+        """
+        return self.fresh if self.pointer is msgspec.UNSET else self.pointer == found.metadata_location
 
 
 class CommitResult(msgspec.Struct):
@@ -87,11 +112,13 @@ class Committer:
             raise NeedsRefresh(f"{error}: refreshing it from the registry") from error
 
     def _commit(self, target: TargetTable, events: TableEvents) -> CommitResult | None:
+        if events.adds_delete_files:
+            raise NeedsRefresh(f"{target.name} has delete files that Iceberg does not have: comparing them")
         schemas = self.schemas(target)
         newest = schemas[max(schemas)]
         if not events.creates and not self.tables.has(target.table):
             raise NeedsRefresh(f"{target.name} has no Iceberg table: creating it from the registry")
-        table = self.tables.ensure(target.table, newest, new=events.creates)
+        table = self._ensured(target, new=events.creates)
         if STOPPED in table.metadata.properties:
             self.tables.load(target.table)  # an operator may have resolved it
         stopped: list[str] = []
@@ -110,7 +137,8 @@ class Committer:
                 draft.evolve(newest)
             if events.changes_schema and newest.version >= version:
                 self._copy_properties(draft, target.newest)
-            changes = list(fold(pending))
+            changes = list(fold(pending, has_deletes=may_have_delete_files(draft.table)))
+            _require_absent(draft.table, [change for change, _ in changes])
             for change, position in changes:
                 draft.add_snapshot(_checked(change), schemas, position)
             if changes or draft.updates:
@@ -126,27 +154,53 @@ class Committer:
         """Checks that a refresh could be committed: the table exists or can be created, belongs to this registry, and
         its storage accepts and returns a file. Raises `TableProblem`, `SchemaProblem` or `TableUnavailable` if not.
         """
-        schemas = self.schemas(target)
         self.tables.forget_one(target.table.id)
-        table = self.tables.ensure(target.table, schemas[max(schemas)])
+        table = self._ensured(target)
         self._require_own(TableCommit(table))
         self.tables.try_storage(table)
 
-    def has_different_files(self, target: TargetTable, digest: Digest) -> bool:
+    def has_different_files(self, target: TargetTable, digest: Digest, deletes: Sequence[TableDeleteFile] = ()) -> bool:
         """Whether the live files differ from the registry's. If not, commits the schema and properties at once."""
-        schemas = self.schemas(target)
-        table = self.tables.ensure(target.table, schemas[max(schemas)])
-        if Stamp.read(table.metadata).digest != digest:
+        table = self.tables.as_of(self._ensured(target), target.location)
+        stamp = Stamp.read(table.metadata)
+        if stamp.digest != digest or self._has_different_deletes(target, table, deletes):
             self._require_own(TableCommit(table))
             return True
+        if table.metadata.format_version > FORMAT and stamp.snapshot == table.metadata.current_snapshot_id:
+            return False  # an engine writes it, through the catalog; there is nothing to commit
         self.commit_difference(target, [], [], None)
         return False
 
+    def ensure(self, target: TargetTable) -> None:
+        """The table exists in the catalog afterwards, under its name. Raises what `IcebergTables.ensure` does."""
+        self._ensured(target)
+
+    def _ensured(self, target: TargetTable, *, new: bool = False) -> Table:
+        schemas = self.schemas(target)
+        return self.tables.ensure(
+            target.table,
+            schemas[max(schemas)],
+            new=new,
+            create=target.location is None,  # else an engine has dropped it since the registry was read
+            displace=target.may_displace,
+        )
+
+    def has_newer_schema(self, target: TargetTable) -> bool:
+        """Whether Iceberg has a schema version that the registry, as it was read, does not have."""
+        table = self.tables.load(target.table, cached=True)
+        return table is not None and int(table.metadata.properties.get(SCHEMA_VERSION, 0)) > max(target.metadata)
+
+    def _has_different_deletes(self, target: TargetTable, table: Table, deletes: Sequence[TableDeleteFile]) -> bool:
+        if not deletes and not may_have_delete_files(table):
+            return False
+        return self.tables.read(target.table, lambda: delete_files(table)) != registered_deletes(deletes)
+
     def live(self, target: TargetTable) -> tuple[int | None, dict[str, LiveFile]]:
-        """Returns the current snapshot's id and its files by path."""
+        """Returns the snapshot's id and its files by path, current or as of the refresh."""
         table = self.tables.load(target.table)
         if table is None:
             raise TableUnavailable(f"the Iceberg table {target.name} was dropped meanwhile")
+        table = self.tables.as_of(table, target.location)
         return table.metadata.current_snapshot_id, self.tables.read(target.table, lambda: files_by_path(table))
 
     def commit_difference(
@@ -156,20 +210,28 @@ class Committer:
         removed: list[LiveFile],
         before: Digest | None,
         base: int | None = None,
+        deletes: Sequence[TableDeleteFile] | None = None,
     ) -> CommitResult | None:
-        """Commits the registry's files, schema and properties. `before`: digest of the files in `base`."""
-        schemas = self.schemas(target)
+        """Commits the registry's files, schema and properties. `before`: digest of the files in `base`. `deletes`: all
+        delete files of the registry; None: Iceberg has the same.
+
+        What engines have committed since the registry was read stays: the registry did not have it yet.
+        """
+        newest = self.schemas(target)[max(target.metadata)]
 
         def build(draft: TableCommit) -> None:
             self._require_own(draft)
-            if before is not None and draft.table.metadata.current_snapshot_id != base:
-                raise TableUnavailable(f"{target.name} was committed to while it was compared with the registry")
-            draft.evolve(schemas[max(schemas)])
-            self._copy_properties(draft, target.newest)
+            moved = target.location not in (None, draft.table.metadata_location)
             if before is not None:
-                draft.restart_digest(before)
-            if added or removed:
-                draft.add_snapshot(_checked(SnapshotChange(added, removed)), schemas)
+                draft.restart_digest(_with_engine_commits(before, base, draft, self._as_of(draft, target)))
+            if not moved or newest.version >= int(draft.table.metadata.properties.get(SCHEMA_VERSION, 0)):
+                draft.evolve(newest)
+                self._copy_properties(draft, target.newest)
+            change = SnapshotChange(added, removed)
+            if deletes is not None:
+                change_deletes(change, self._as_of(draft, target), deletes)
+            if change.added or change.removed or change.deletes_added or change.deletes_removed:
+                draft.add_snapshot(_checked(change), self.schemas(target))
             draft.set_stamp(None)
             draft.stop(None)
             draft.retain(self._retention)
@@ -192,11 +254,14 @@ class Committer:
         known = self._schemas.setdefault(target.table.id, {})
         for version, row in target.metadata.items():
             if version not in known or known[version][0] != row:
-                known[version] = (row, TableSchema.of(row, table=target.name))
+                known[version] = (row, TableSchema.read(row, table=target.name))
         return {version: known[version][1] for version in target.metadata}
 
     def forget(self, table_id: int) -> None:
         self._schemas.pop(table_id, None)
+
+    def _as_of(self, draft: TableCommit, target: TargetTable) -> Table:
+        return self.tables.as_of(draft.table, target.location)
 
     def _require_own(self, draft: TableCommit) -> None:
         require_format(draft.table)
@@ -214,6 +279,52 @@ class Committer:
         before: Mapping[str, str] = draft.table.metadata.properties
         if any(before.get(name) != value for name, value in wanted.items()):
             draft.set_properties(wanted)
+
+
+def _with_engine_commits(before: Digest, base: int | None, draft: TableCommit, compared: Table) -> Digest:
+    """Returns the digest of the files of `base` and of those that engines have changed since.
+
+    Raises `TableUnavailable` if other commits were made since: the difference to the registry may be in them.
+    """
+    metadata = draft.table.metadata
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None and snapshot.snapshot_id != base:
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if DIGEST in summary:
+            break
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+    if (None if snapshot is None else snapshot.snapshot_id) != base:
+        raise TableUnavailable(f"{'.'.join(draft.table.name())} was committed to while it was compared")
+    return before.moved(Stamp.read(compared.metadata).digest, draft.stamp.digest)
+
+
+def registered_deletes(deletes: Iterable[TableDeleteFile]) -> Counter[LiveDeleteFile]:
+    return Counter(LiveDeleteFile(file.file_path, file.row_count) for file in deletes)
+
+
+def change_deletes(change: SnapshotChange, table: Table, deletes: Sequence[TableDeleteFile]) -> None:
+    """Adds to the change what makes Iceberg's delete files those of the registry. Raises `Unsupported` if Iceberg has
+    lost some that can't be added again.
+    """
+    found, wanted = delete_files(table), registered_deletes(deletes)
+    change.deletes_removed = sorted({file.path for file in found - wanted})
+    missing = {file.path for file in wanted - found}
+    change.deletes_added = [delete_entry(file, table.metadata) for file in deletes if file.file_path in missing]
+
+
+def _require_absent(table: Table, changes: Iterable[SnapshotChange]) -> None:
+    """Raises `NeedsRefresh` if Iceberg has a file already that a rollback restored: after it was removed again, and
+    before these events arrived, an engine has gone back to a snapshot with that file.
+    """
+    removed: set[str] = set()
+    restored: set[str] = set()
+    for change in changes:
+        restored |= {file.file_path for file in change.added if file.operation == "rollback"} - removed
+        removed |= {file.path for file in change.removed}
+    present = sorted(restored & files_by_path(table).keys()) if restored else []
+    if present:
+        raise NeedsRefresh(f"{'.'.join(table.name())} has {present[0]} already: refreshing it from the registry")
 
 
 def _checked(change: SnapshotChange) -> SnapshotChange:

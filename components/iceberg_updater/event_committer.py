@@ -7,10 +7,11 @@ from functools import partial
 
 import structlog
 
+from astha.tracing import NOT_TRACED, Tracer
 from components.iceberg_updater.committer_thread import CommitterThread
 from components.iceberg_updater.event_folding import TableEvents
 from components.iceberg_updater.target_tables import TableGone, TargetTables
-from components.lib.lake.iceberg import TableUnavailable
+from components.lib.lake.iceberg import ForeignTable, TableUnavailable
 from components.lib.lake.updater_state import FailingTable
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
@@ -53,11 +54,13 @@ class EventCommitter:
         targets: TargetTables,
         unreferenced: UnreferencedMetadata,
         thread: Callable[[], CommitterThread],
+        tracer: Tracer = NOT_TRACED,
     ) -> None:
         self._store = store
         self._targets = targets
         self._unreferenced = unreferenced
         self._thread = thread
+        self._tracer = tracer
         self.commits = 0
         self.snapshots = 0
 
@@ -72,12 +75,35 @@ class EventCommitter:
         if target is None:
             return
         thread = self._thread()
-        done = await thread.call(partial(thread.committer.commit, target, events), table=target.table)
+        try:
+            with self._tracer.span("commit to Iceberg", "client", table=target.name) as span:
+                done = await thread.call(partial(thread.committer.commit, target, events), table=target.table)
+                if done is not None:
+                    span.set(snapshots=done.snapshots, files=done.files)
+        except ForeignTable:
+            if target.fresh:
+                raise
+            self._targets.forget(events.table_id)  # an engine may have dropped it, and given its name to another table
+            await self.commit(events)
+            return
         if done is not None:
             self.commits += 1
             self.snapshots += done.snapshots
             self._unreferenced.add(done.unreferenced)
             log.debug("committed", table=target.name, snapshots=done.snapshots, files=done.files)
+
+    def is_new(self, table_id: int) -> bool:
+        """Whether the table was created through the catalog, or this process has not seen it for another reason."""
+        return not self._thread().committer.tables.knows(table_id)
+
+    async def follow_engine(self, table_id: int) -> None:
+        """An engine has committed to the table: what is cached of it is out of date."""
+        self.forget(table_id)
+        tables = self._thread().committer.tables
+        if not tables.knows(table_id):
+            table = await self._store.get_table_by_id(table_id)
+            if table is not None:
+                tables.remember(table)
 
     async def drop_pending(self, pending: FailingTable) -> None:
         """Drops the Iceberg table of a pending refresh whose table the registry no longer has.
@@ -93,10 +119,14 @@ class EventCommitter:
         """Whether the last scan of the catalog found an unreadable table of that name."""
         return self._thread().committer.tables.is_unreadable(tuple(pending.table.split(".")))
 
-    async def after_refresh(self, table_id: int, unreferenced: list[str]) -> None:
-        """The table was refreshed on another thread: what is cached of it here is out of date."""
+    def forget(self, table_id: int) -> None:
+        """The table was committed to elsewhere: what is cached of it here is out of date."""
         self._thread().committer.tables.forget_one(table_id)
         self._targets.forget(table_id)
+
+    async def after_refresh(self, table_id: int, unreferenced: list[str]) -> None:
+        """The table was refreshed on another thread."""
+        self.forget(table_id)
         self._unreferenced.add(unreferenced)
         await self._unreferenced.hand_over()
 

@@ -7,14 +7,12 @@ changes that the updater skipped while the table was stopped.
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections.abc import AsyncIterator
 
 import msgspec
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from components.iceberg_updater.committer import COMPARE
+from components.iceberg_updater.committer import COMPARE, change_deletes
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import (
     IcebergTables,
@@ -30,14 +28,14 @@ from components.lib.lake.iceberg import (
     require_format,
     require_supported,
 )
+from components.lib.lake.iceberg.file_drafts import file_draft
 from components.lib.lake.iceberg.schema_updates import same_columns, spec_key
 from components.lib.lake.iceberg.stamp import SCHEMA_VERSION
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.inputs import FileDraft
-from registry.json_text import JsonText, to_json_text
-from registry.models import ColumnStats, LakeTable, TableFile
+from registry.models import LakeTable, TableDeleteFile, TableFile
 
 
 class Resolution(msgspec.Struct, frozen=True):
@@ -92,7 +90,9 @@ async def revert(store: MetadataStore, tables: IcebergTables, table: LakeTable) 
         else:
             added.append(file)
     removed = list(live.values())
-    await asyncio.to_thread(_overwrite, tables, table, loaded, schemas, SnapshotChange(added, removed), before)
+    deletes = await _delete_files(store, table)
+    change = SnapshotChange(added, removed)
+    await asyncio.to_thread(_overwrite, tables, table, loaded, schemas, change, deletes, before)
     return _resolution(table, len(added), len(removed), await asyncio.to_thread(_loaded, tables, table))
 
 
@@ -104,12 +104,20 @@ async def _registered(store: MetadataStore, table: LakeTable) -> AsyncIterator[T
                     yield file
 
 
+async def _delete_files(store: MetadataStore, table: LakeTable) -> list[TableDeleteFile]:
+    found: list[TableDeleteFile] = []
+    while page := await store.list_delete_files(table.id, after=found[-1].id if found else 0):
+        found += page
+    return found
+
+
 def _overwrite(
     tables: IcebergTables,
     table: LakeTable,
     loaded: Table,
     schemas: dict[int, TableSchema],
     change: SnapshotChange,
+    deletes: list[TableDeleteFile],
     before: Digest,
 ) -> None:
     expected = loaded.metadata.current_snapshot_id
@@ -118,7 +126,8 @@ def _overwrite(
         _require_current(draft, expected)
         draft.evolve(schemas[max(schemas)])
         draft.restart_digest(before)
-        if draft.drop_delete_files() or change.added or change.removed:
+        change_deletes(change, draft.table, deletes)
+        if change.added or change.removed or change.deletes_added or change.deletes_removed:
             draft.add_snapshot(change, schemas)
         draft.set_stamp(None)
         draft.stop(COMPARE)
@@ -161,7 +170,7 @@ def _external_change(table: Table, schemas: dict[int, TableSchema]) -> tuple[dic
         version = versions.get(spec_key(table.metadata.specs()[file.spec_id]))
         if version is None:
             raise TableProblem(f"{file.file_path} has a partition spec that no schema version of the table has")
-        after[file.file_path] = _draft(file, paths.of(file), version)
+        after[file.file_path] = file_draft(file, paths.of(file), version)
     for live_file in live_files(table):  # raises for a file that is not Parquet
         assert live_file.path in after  # noqa: S101  (the same files)
     return before, after
@@ -176,41 +185,9 @@ def _require_known_schema(table: Table, schemas: dict[int, TableSchema]) -> None
         )
 
 
-def _draft(file: DataFile, partition_path: str, version: int) -> FileDraft:
-    return FileDraft(
-        file_path=file.file_path,
-        file_size=file.file_size_in_bytes,
-        row_count=file.record_count,
-        schema_version=version,
-        partition_path=partition_path,
-        column_stats=_statistics(file),
-    )
-
-
-def _statistics(file: DataFile) -> JsonText | None:
-    counts = file.value_counts or {}
-    if not counts:
-        return None
-    nulls, nans, sizes = file.null_value_counts or {}, file.nan_value_counts or {}, file.column_sizes or {}
-    lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
-    return to_json_text(
-        {
-            str(key): ColumnStats(
-                value_count=count,
-                null_count=nulls.get(key, 0),
-                nan_count=nans.get(key),
-                size_bytes=sizes.get(key),
-                lower=None if key not in lower else b64encode(lower[key]).decode(),
-                upper=None if key not in upper else b64encode(upper[key]).decode(),
-            )
-            for key, count in counts.items()
-        }
-    )
-
-
 async def _schemas(store: MetadataStore, table: LakeTable) -> dict[int, TableSchema]:
     rows = await store.list_table_metadata(table.id)
-    return {row.schema_version: TableSchema.of(row, table=f"{table.database}.{table.name}") for row in rows}
+    return {row.schema_version: TableSchema.read(row, table=f"{table.database}.{table.name}") for row in rows}
 
 
 def _loaded(tables: IcebergTables, table: LakeTable) -> Table:

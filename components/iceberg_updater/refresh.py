@@ -19,9 +19,10 @@ from components.iceberg_updater.committer import Committer, TargetTable, is_iceb
 from components.iceberg_updater.committer_thread import CommitterThread
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableUnavailable, identifier_of
+from components.lib.lake.iceberg.tables import Identifier
 from components.lib.lake.schema.table_schema import SchemaProblem
-from registry.contract import ConsistentRead
-from registry.models import LakeTable, TableFile, TableMetadata
+from registry.contract import ConsistentRead, MetadataStore
+from registry.models import CatalogTable, IcebergCommit, LakeTable, TableDeleteFile, TableFile, TableMetadata
 
 log = structlog.get_logger(__name__)
 
@@ -56,14 +57,17 @@ class _FileDifference(msgspec.Struct):
     base: int | None
     added: list[TableFile] = []
     removed: list[LiveFile] = []
+    deletes: list[TableDeleteFile] = []  # all delete files of the registry
 
 
 class IcebergRefresh:
     """Refreshes all tables, or one. Raises `CatalogUnavailable`, and nothing else, if the catalog does not answer."""
 
-    def __init__(self, thread: CommitterThread, only: int | None = None) -> None:
+    def __init__(self, store: MetadataStore, thread: CommitterThread, only: int | None = None) -> None:
+        self._store = store
         self._thread = thread
         self._only = only
+        self._pointers: dict[Identifier, str] | None = None
         self._result = RefreshResult()
 
     @property
@@ -83,12 +87,17 @@ class IcebergRefresh:
             for file in page:
                 if file.table_id in targets:
                     digests[file.table_id].add(LiveFile.of(file))
+        deletes = await self._read_deletes(snapshot)
         differences: dict[int, _FileDifference] = {}
         for table_id, target in targets.items():
             if not await self._ensure_table(target):
                 continue
-            found = await self._attempt(target, partial(_compare, self._committer, target, digests[table_id]))
-            if found is not None:
+            newer_schema = await self._attempt(target, partial(self._committer.has_newer_schema, target))
+            if newer_schema and await self._may_undo(snapshot, target):
+                continue
+            compare = partial(_compare, self._committer, target, digests[table_id], deletes[table_id])
+            found = await self._attempt(target, compare)
+            if found is not None and not await self._may_undo(snapshot, target):
                 differences[table_id] = found
         if differences:
             await self._compare_files(snapshot, differences)
@@ -103,23 +112,69 @@ class IcebergRefresh:
         async for versions in snapshot.rows(TableMetadata, table_id=self._only):
             for row in versions:
                 metadata[row.table_id][row.schema_version] = row
+        await self._read_pointers(snapshot)
         targets: dict[int, TargetTable] = {}
         claimed = []
         async for tables in snapshot.rows(LakeTable):
             for table in tables:
                 claimed.append(identifier_of(table))
                 if table.id in metadata and is_iceberg(metadata[table.id].values()):
-                    targets[table.id] = TargetTable(table, metadata[table.id])
+                    pointer = msgspec.UNSET if self._pointers is None else self._pointers.get(identifier_of(table))
+                    targets[table.id] = TargetTable(table, metadata[table.id], pointer=pointer)
         self._committer.tables.claimed = frozenset(claimed)
         return targets
 
-    async def _drop_unregistered(self, targets: dict[int, TargetTable]) -> None:
-        """Drops Iceberg tables that the registry no longer has, or has in another format."""
+    async def _read_pointers(self, snapshot: ConsistentRead) -> None:
+        """Engines commit to registry and Iceberg together: the pointers of this snapshot lead to the files that
+        Iceberg had when the registry had those of this snapshot.
+        """
         tables = self._committer.tables
-        for table_id in set(await self._thread.call(tables.names)) - targets.keys():
+        if not tables.in_registry:
+            return
+        self._pointers = {}
+        async for page in snapshot.rows(CatalogTable):
+            for row in page:
+                if row.catalog_name == tables.catalog.name and row.metadata_location is not None:
+                    self._pointers[(*row.table_namespace.split("."), row.table_name)] = row.metadata_location
+
+    async def _read_deletes(self, snapshot: ConsistentRead) -> defaultdict[int, list[TableDeleteFile]]:
+        deletes: defaultdict[int, list[TableDeleteFile]] = defaultdict(list)
+        async for page in snapshot.rows(TableDeleteFile, table_id=self._only):
+            for row in page:
+                deletes[row.table_id].append(row)
+        return deletes
+
+    async def _drop_unregistered(self, targets: dict[int, TargetTable]) -> None:
+        """Drops Iceberg tables that the registry no longer has, or has in another format. Their names are free then: a
+        table of the registry that has one of them gets an Iceberg table of its own.
+        """
+        tables, freed = self._committer.tables, set()
+        for table_id, name in list((await self._thread.call(tables.names)).items()):
+            if table_id in targets:
+                continue
             self._committer.forget(table_id)
-            if await self._thread.call(partial(tables.drop, table_id)):
+            if await self._thread.call(partial(tables.drop, table_id, pointers=self._pointers)):
                 log.info("unregistered Iceberg table dropped", table_id=table_id)
+                freed.add(name)
+        for target in targets.values():
+            if identifier_of(target.table) in freed:
+                target.pointer = None
+
+    async def _may_undo(self, snapshot: ConsistentRead, target: TargetTable) -> bool:
+        """Whether Iceberg may have changes of engines that the snapshot lacks, and that a commit would undo.
+
+        None if it was compared as of the snapshot. Asked after Iceberg was read: later commits conflict with ours.
+        """
+        if target.location is not None:
+            return False
+        table_id = target.table.id
+        async with self._store.consistent_read() as now:
+            last = await _last_commit(now, table_id)
+        if last == await _last_commit(snapshot, table_id):
+            return False
+        reason = "an engine has committed to it after the registry was read: it is compared again"
+        self._result.failed[table_id] = RefreshFailure(target.name, reason, stopped=False)
+        return True
 
     async def _ensure_table(self, target: TargetTable) -> bool:
         """Starts with a small request, so that storage that does not answer is detected within a short time."""
@@ -159,23 +214,34 @@ class IcebergRefresh:
             difference.removed += difference.live.values()
 
 
+async def _last_commit(snapshot: ConsistentRead, table_id: int) -> int:
+    """Returns the id of the newest commit by an engine; 0 if there is none."""
+    newest = 0
+    async for page in snapshot.rows(IcebergCommit, table_id=table_id):
+        newest = max(newest, *(row.id for row in page))
+    return newest
+
+
 def _ensure(committer: Committer, target: TargetTable) -> bool:
-    schemas = committer.schemas(target)
-    committer.tables.ensure(target.table, schemas[max(schemas)])
+    committer.ensure(target)
     return True
 
 
-def _compare(committer: Committer, target: TargetTable, digest: Digest) -> _FileDifference | None:
-    if not committer.has_different_files(target, digest):
+def _compare(
+    committer: Committer, target: TargetTable, digest: Digest, deletes: list[TableDeleteFile]
+) -> _FileDifference | None:
+    if not committer.has_different_files(target, digest, deletes):
         return None
     base, live = committer.live(target)
     before = Digest()
     for file in live.values():
         before.add(file)
-    return _FileDifference(live, before, base)
+    return _FileDifference(live, before, base, deletes=deletes)
 
 
 def _commit(committer: Committer, target: TargetTable, difference: _FileDifference) -> list[str]:
     """Returns the metadata files that are no longer needed."""
-    done = committer.commit_difference(target, difference.added, difference.removed, difference.before, difference.base)
+    done = committer.commit_difference(
+        target, difference.added, difference.removed, difference.before, difference.base, difference.deletes
+    )
     return [] if done is None else done.unreferenced

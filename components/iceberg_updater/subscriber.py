@@ -23,11 +23,13 @@ from astha.subscribers import (
     ComponentContext,
     ConsistentRead,
     Event,
+    IcebergCommit,
     Metric,
     Problem,
     RegistryError,
     Retry,
     Row,
+    TableDeleteFile,
     TableFile,
     TableMetadata,
 )
@@ -35,7 +37,7 @@ from astha.tasks import BackgroundTasks
 from components.iceberg_updater.committer import NeedsRefresh
 from components.iceberg_updater.committer_thread import CommitterThread
 from components.iceberg_updater.event_committer import OWNER, EventCommitter, UnreferencedMetadata
-from components.iceberg_updater.event_folding import TableEvents, by_table
+from components.iceberg_updater.event_folding import TableEvents, by_table, committed_by_engines
 from components.iceberg_updater.pending_refreshes import PendingRefreshes
 from components.iceberg_updater.refresh import IcebergRefresh
 from components.iceberg_updater.settings import UpdaterSettings
@@ -64,7 +66,7 @@ snapshots that readers see."""
 
 
 class IcebergUpdater(Component):
-    tables = (TableMetadata, TableFile)
+    tables = (TableMetadata, TableFile, TableDeleteFile, IcebergCommit)
     durable = True
     written_areas = frozenset((Area.LAKE,))
 
@@ -80,7 +82,9 @@ class IcebergUpdater(Component):
         self._background = BackgroundTasks(OWNER, context.clock)
         self._targets = TargetTables(self._store)
         self._unreferenced = UnreferencedMetadata(self._store)
-        self._committer = EventCommitter(self._store, self._targets, self._unreferenced, self._opened_thread)
+        self._committer = EventCommitter(
+            self._store, self._targets, self._unreferenced, self._opened_thread, context.tracer
+        )
         self._failures: Counter[int] = Counter()
 
     async def start(self) -> None:
@@ -109,9 +113,11 @@ class IcebergUpdater(Component):
 
     async def on_transactions(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
         refresher = self._opened_refresher()
-        found = by_table(transactions)
-        if any(events.changes_schema for events in found.values()):
+        found, engines = by_table(transactions), committed_by_engines(transactions)
+        if any(events.changes_schema for events in found.values()) or any(map(self._committer.is_new, engines)):
             await self._until_visible(transactions[-1][-1].commit)
+        for table_id in engines:
+            await self._committer.follow_engine(table_id)
         failed: list[str] = []
         for events in found.values():
             if refresher.take(events):
@@ -140,7 +146,7 @@ class IcebergUpdater(Component):
         self._targets.clear()
         self._failures.clear()
         try:
-            result = await IcebergRefresh(self._opened_thread()).run(snapshot)
+            result = await IcebergRefresh(self._store, self._opened_thread()).run(snapshot)
         except CatalogUnavailable as error:
             raise Retry(str(error)) from error
         finally:

@@ -176,7 +176,7 @@ class TableRefresher:
         await self._probe(TargetTable(table, rows))
         buffer = self._buffers[table_id] = _EventBuffer()
         async with self._snapshot(table_id) as (snapshot, compared):
-            result = await IcebergRefresh(thread, table_id).run(snapshot)
+            result = await IcebergRefresh(self._store, thread, table_id).run(snapshot)
         await self._on_refreshed(table_id, result.unreferenced)
         failure = result.failed.get(table_id)
         if failure is not None:

@@ -44,7 +44,8 @@ class TargetTables:
         table_id = events.table_id
         if events.changes_schema:
             self._tables.pop(table_id, None)
-        table = self._tables.get(table_id) or await self._store.get_table_by_id(table_id)
+        known_table = self._tables.get(table_id)
+        table = known_table or await self._store.get_table_by_id(table_id)
         if table is None:
             self.forget(table_id)
             self._ignored.discard(table_id)
@@ -60,7 +61,7 @@ class TargetTables:
         if not is_iceberg(known.values()):
             self._log_ignored(table, known)
             return None
-        return TargetTable(table, dict(known))
+        return TargetTable(table, dict(known), fresh=known_table is None)
 
     def _log_ignored(self, table: LakeTable, known: dict[int, TableMetadata]) -> None:
         if table.id not in self._ignored:

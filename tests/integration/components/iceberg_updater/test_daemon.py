@@ -60,7 +60,8 @@ async def test_survives_repeated_kills(lake: Lake, tmp_path: Path, backend: str)
     """Kills the daemon with SIGKILL at random moments while tables are written, compacted and deleted from."""
     await lake.updater.stop()
     (tmp_path / "subscriptions.yaml").write_text(
-        "components:\n  iceberg_updater:\n    tables: [table_metadata, table_files]\n"
+        "components:\n  iceberg_updater:\n"
+        "    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]\n"
     )
     astha = Astha(tmp_path, lake.url, {"ASTHA_LEASE__TTL_S": "1", "ASTHA_SOURCE__STATUS_INTERVAL_S": "0.1"})
     chance = random.Random(5)

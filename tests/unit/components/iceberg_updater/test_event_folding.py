@@ -7,12 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astha.events import Commit, Event, Operation
-from components.iceberg_updater.event_folding import TableTransaction, by_table, fold, is_swap
+from components.iceberg_updater.event_folding import (
+    TableTransaction,
+    by_table,
+    committed_by_engines,
+    fold,
+    is_swap,
+)
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import SnapshotChange
 from registry.inputs import FileDraft
-from registry.models import Row, TableFile, TableMetadata
+from registry.models import IcebergCommit, Row, TableFile, TableMetadata
 from registry.position import Position
+from tests.delete_files import delete_row
 from tests.parquet_files import PLAIN, as_row
 
 
@@ -62,7 +69,32 @@ def test_transactions_that_are_not_swaps() -> None:
     assert not is_swap(transaction([file(5)], [file(1)])), "an overwrite"
     assert not is_swap(transaction([good], [])), "nothing removed"
     assert not is_swap(transaction([file(5, rows=2, swap="s")], [file(1)])), "row counts differ"
+    fewer = transaction([good], [file(1, rows=2)])
+    assert not is_swap(fewer), "rows are lost"
+    assert is_swap(fewer, has_deletes=True), "these rows were deleted before"
     assert not is_swap(transaction([good, file(6, rows=0, swap="t")], [file(1)])), "two swaps at once"
+
+
+def test_a_swap_that_applies_deletes_has_fewer_rows_and_removes_delete_files() -> None:
+    gone = delete_row(1)
+    ((change, position),) = fold(
+        by_table([events(7, [file(5, rows=2, swap="s")], [file(1), file(2, rows=3), gone])])[1].transactions
+    )
+    assert (change.operation.value, change.deletes_removed, position) == ("replace", [gone.file_path], 7)
+    ((change, _),) = fold(by_table([events(8, removed=[file(1), gone])])[1].transactions)
+    assert (change.operation.value, change.deletes_removed) == ("delete", [gone.file_path]), "all rows were deleted"
+    found = by_table([events(9, [gone])])[1]
+    assert found.adds_delete_files
+
+
+def test_what_an_engine_has_committed_is_in_iceberg_already() -> None:
+    marker = IcebergCommit(1, 1, 5, None, "append", "spark", 1, 0, 1, 0, 0, 0, "file:///m.json", 0, 0)
+    of_engine = events(1, [marker, file(1), delete_row(1), file(2, table_id=2)])
+    found = by_table([of_engine, events(2, [file(3)])])
+    assert [part.position for part in found[1].transactions] == [2]
+    assert [part.position for part in found[2].transactions] == [1]
+    assert committed_by_engines([of_engine, events(2, [file(3)])]) == {1}
+    assert committed_by_engines([events(3, removed=[marker])]) == set(), "markers are pruned"
 
 
 def test_events_are_grouped_by_table() -> None:
