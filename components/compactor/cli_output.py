@@ -144,8 +144,10 @@ def _print_partitions(explanation: TableExplanation) -> None:
         right=("files", "bytes", "small", "to merge", "rewritten", "score"),
     )
     for one in explanation.partitions:
+        place = one.partition or "(whole table)"
+        if one.delete_files:
+            click.echo(f"{place}: {one.delete_files:,} delete files, {one.deleted_rows:,} rows deleted by position")
         for file in one.left_out:
-            place = one.partition or "(whole table)"
             click.echo(f"{place}: left out until {time_text(file.until_ms)}: {file.path} {file.reason}")
 
 

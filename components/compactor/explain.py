@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
+from components.compactor.planning.file_selection import UNWRITABLE
 from components.compactor.planning.left_out import newest_left_out
+from components.compactor.planning.planner import why_not_writable
 from components.compactor.scheduling.counters import Counters
 from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem, read_policy
 from components.compactor.scheduling.scoring import FileSet, judge
@@ -39,6 +41,8 @@ class PartitionExplanation(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     reason: str | None
     until_ms: int | None
+    delete_files: int = 0  # of other engines
+    deleted_rows: int = 0  # by position
     left_out: list[LeftOutFile] = []  # files that could not be read
 
 
@@ -70,6 +74,9 @@ async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults
         wait = bad.get(file.partition_path, {}).get(file.file_path)
         if wait is not None:
             left_out.setdefault(file.partition_path, []).append(LeftOutFile(file.file_path, wait.reason, wait.until_ms))
+    await _count_deletes(store, table.id, counters)
+    reason = why_not_writable(metadata, full_name(table))
+    unwritable = {} if reason is None else {"status": "declined", "rule": UNWRITABLE, "reason": reason}
     rows = await store.list_compactions(table_id=table.id, limit=_LAST_DECISIONS)
     running = {row.partition_path: row for row in await store.list_compactions(table_id=table.id, statuses=["running"])}
     return TableExplanation(
@@ -80,11 +87,20 @@ async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults
             msgspec.structs.replace(
                 _partition(counters, table.id, path, policy, now, problem, running.get(path)),
                 left_out=left_out.get(path, []),
+                **unwritable,
             )
             for path in sorted(counters.paths(table.id))
         ],
         decisions=rows,
     )
+
+
+async def _count_deletes(store: MetadataStore, table_id: int, counters: Counters) -> None:
+    after = 0
+    while page := await store.list_delete_files(table_id, after=after):
+        for file in page:
+            counters.deletes.count(file)
+        after = page[-1].id
 
 
 def _partition(
@@ -100,7 +116,8 @@ def _partition(
     counts = counters.of((table_id, path))
     if counts is None:
         raise LookupError(f"partition {path!r} was counted a moment ago")
-    verdict = judge(counts, policy, now_ms, ripe_at=ripe_at, problem=problem)
+    deletes = counters.deletes.of((table_id, path))
+    verdict = judge(counts, policy, now_ms, ripe_at=ripe_at, problem=problem, deletes=deletes)
     small = _small(counts.all_tiers(), policy) if verdict is None else verdict.small
     decided: dict[str, Any] = {"status": "fine", "rule": "too few small files", "reason": None, "until_ms": None}
     if verdict is not None:
@@ -119,6 +136,8 @@ def _partition(
         to_merge=picked.files,
         bytes_to_rewrite=picked.size_bytes,
         score=0.0 if verdict is None else round(verdict.score, 3),
+        delete_files=deletes.files,
+        deleted_rows=deletes.rows,
         **decided,
     )
 

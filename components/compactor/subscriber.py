@@ -27,6 +27,7 @@ from astha.subscribers import (
     RegistryError,
     Retry,
     Row,
+    TableDeleteFile,
     TableFile,
     TableStats,
     Work,
@@ -57,7 +58,7 @@ _PROBE_BACKOFF = Backoff(initial_s=5.0, max_s=300.0)
 
 
 class Compactor(Component):
-    tables = (TableFile, TableStats)
+    tables = (TableFile, TableStats, TableDeleteFile)
     durable = False
     written_areas = frozenset((Area.LAKE,))
 
@@ -105,6 +106,7 @@ class Compactor(Component):
                 owner=f"compactor {uuid4().hex[:8]}",
                 limits=settings.limits,
                 on_step=self._on_step,
+                tracer=self._context.tracer,
             )
         )
         self._restored = False

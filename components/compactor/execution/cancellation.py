@@ -24,10 +24,13 @@ class JobStopped(Exception):
 
 
 class InputsChanged(Exception):
-    """Inputs were removed or changed. The rest of the group may be planned again."""
+    """Inputs were removed or changed. The rest of the group may be planned again. Without ``paths``: rows of them were
+    deleted.
+    """
 
     def __init__(self, paths: Collection[str]) -> None:
-        super().__init__(f"{len(paths)} of its files were removed or changed meanwhile")
+        what = f"{len(paths)} of its files were removed or changed" if paths else "rows of its files were deleted"
+        super().__init__(f"{what} meanwhile")
         self.paths = frozenset(paths)
 
 

@@ -12,6 +12,7 @@ from components.compactor.execution.output_names import OutputNames
 from components.compactor.execution.swap import ResultMismatch, Swap, SwapUncertain, check_result, swap_files
 from components.compactor.merge import MergeFailed, MergeInput, MergeResult, MergeTask, UnmergeableFile
 from components.compactor.planning.compaction_spec import CompactionSpec
+from components.compactor.planning.partition_deletes import NO_DELETES, PartitionDeletes, read_partition_deletes
 from components.compactor.spark.executor_protocol import SparkError
 from components.lib.lake.registration.upload_intents import remove_uploads
 from components.lib.lake.storage.objects import ObjectMissing, StorageRefused
@@ -55,8 +56,9 @@ class GroupRunner:
         after a cancellation too, unless ``on_swap`` was called. After `SwapUncertain` it is not known.
         """
         on_step, inputs = self._context.on_step, [file.file_path for file in files]
+        deletes = await self._deletes()
         outputs = self._names.make(self._spec, files)
-        task = self._task(files, outputs)
+        task = self._task(files, outputs, deletes)
         try:
             await on_step(Step.INTENTS)
             await self._names.announce(outputs)
@@ -69,7 +71,7 @@ class GroupRunner:
         except BaseException as error:
             await to_completion(self._withdraw(outputs, error))
             raise
-        await to_completion(self._swap(files, result, swap_id(), outputs))
+        await to_completion(self._swap(files, result, swap_id(), outputs, deletes))
 
     async def inspect(self, files: Sequence[TableFile]) -> list[UnmergeableFile]:
         """Returns the files that can't be merged, each read alone. Raises `InputsChanged`, `JobStopped` and errors of
@@ -78,7 +80,18 @@ class GroupRunner:
         work = self._context.executor.inspect(self._task(files, ()))
         return await self._cancellation.run(work, [file.file_path for file in files])
 
-    def _task(self, files: Sequence[TableFile], outputs: Sequence[str]) -> MergeTask:
+    async def _deletes(self) -> PartitionDeletes:
+        """Returns the delete files as they are now: engines may have added some since the plan. The swap refuses any
+        that come later.
+        """
+        found = await read_partition_deletes(self._context.store, self._spec.table.id, self._spec.partition_path)
+        if found.reason is not None:
+            raise JobStopped("aborted", found.reason)
+        return found
+
+    def _task(
+        self, files: Sequence[TableFile], outputs: Sequence[str], deletes: PartitionDeletes = NO_DELETES
+    ) -> MergeTask:
         spec = self._spec
         versions = spec.versions_of(files)
         return MergeTask(
@@ -96,17 +109,23 @@ class GroupRunner:
             retired_ids=spec.retired_ids(versions),
             limit_s=self._context.limits.merge_limit_s(sum(file.file_size for file in files)),
             lake=spec.lake,
+            deletes=deletes.inputs({file.file_path for file in files}),
         )
 
     async def _swap(
-        self, files: Sequence[TableFile], result: MergeResult, operation_id: str, outputs: Sequence[str]
+        self,
+        files: Sequence[TableFile],
+        result: MergeResult,
+        operation_id: str,
+        outputs: Sequence[str],
+        deletes: PartitionDeletes,
     ) -> None:
         """Must not be cancelled: only after the end of the swap it is known whether outputs may be removed."""
         context = self._context
         try:
             swap = await swap_files(
                 context.store, context.clock, self._spec.table, files, result,
-                operation_id=operation_id, intents_of=self._names.owner,
+                operation_id=operation_id, intents_of=self._names.owner, deletes=deletes.files,
             )  # fmt: skip
         except SwapUncertain:
             self._names.forget(outputs)

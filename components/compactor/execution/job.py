@@ -93,6 +93,14 @@ class CompactionJob:
 
     async def run(self) -> JobOutcome:
         """Raises only when it is cancelled, and then after everything of it was removed."""
+        with self._context.tracer.trace("compaction", table=self.spec.name, operation_id=self.operation_id) as span:
+            outcome = await self._run()
+            span.set(status=outcome.status, files_in=outcome.input_files, files_out=outcome.output_files)
+            if outcome.status == "failed":
+                span.fail(outcome.reason or "failed")
+        return outcome
+
+    async def _run(self) -> JobOutcome:
         context, limits = self._context, self._context.limits
         try:
             await context.on_step(Step.CLAIM)
@@ -164,12 +172,15 @@ class CompactionJob:
             for group in self.spec.groups
         ]
         self._queue = GroupQueue(groups)
-        await self._queue.run(self._merge_group, self._context.limits.parallel_groups)
+        # The last group that a delete file names removes it, so each has to know what the others have done.
+        parallel = 1 if self.spec.has_deletes else self._context.limits.parallel_groups
+        await self._queue.run(self._merge_group, parallel)
 
     async def _merge_group(self, pending: PendingGroup) -> Sequence[PendingGroup]:
         """Returns the groups to merge instead. An error of these files alone is kept, and does not stop the others."""
         files = pending.files
-        if len(files) < max(_MIN_FILES, pending.min_files):
+        least = 1 if self.spec.has_deletes else _MIN_FILES
+        if len(files) < max(least, pending.min_files):
             self._too_few = f"inputs were removed or changed meanwhile, the {len(files)} left are not worth a merge"
             return []
         try:
@@ -194,7 +205,8 @@ class CompactionJob:
         key = object()
         self._due[key] = began + self._context.limits.stuck_after_s(sum(file.file_size for file in files))
         try:
-            await self._groups.run(files, self._swap_id)
+            with self._context.tracer.span("merge group", files=len(files)):
+                await self._groups.run(files, self._swap_id)
         finally:
             del self._due[key]
         self._totals.spent({"all": self._context.clock.monotonic() - began})

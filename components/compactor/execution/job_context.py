@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from astha.clock import LoopClock
+from astha.tracing import NOT_TRACED, Tracer
 from components.compactor.spark.executor_protocol import Executor
 from components.lib.lake.storage.objects import Objects
 from registry.contract import MetadataStore
@@ -59,3 +60,4 @@ class JobContext(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     limits: JobLimits = JobLimits()
     on_step: StepHook = ignore_step
+    tracer: Tracer = NOT_TRACED

@@ -13,7 +13,7 @@ from components.compactor.execution.cancellation import InputsChanged, JobStoppe
 from components.compactor.merge import MergeResult, MergeTask
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict, NotFound, Unavailable
-from registry.models import LakeTable, TableFile
+from registry.models import LakeTable, TableDeleteFile, TableFile
 
 _ATTEMPTS = 8
 _BACKOFF = Backoff(initial_s=0.25, max_s=8.0)
@@ -37,13 +37,15 @@ class Swap(msgspec.Struct, frozen=True):
 
 def check_result(task: MergeTask, result: MergeResult) -> None:
     """Raises `ResultMismatch` unless rows, checksums and names of the result are those of the task."""
-    expected = sum(part.rows for part in task.inputs)
+    if not 0 <= result.rows_deleted <= sum(file.rows for file in task.deletes):
+        raise _mismatch(task, f"{result.rows_deleted:,} rows were left out, more than its delete files have")
+    expected = sum(part.rows for part in task.inputs) - result.rows_deleted
     registered = sum(draft.row_count for draft in result.files)
     counts = {"read": result.rows_in, "written": result.rows_out, "in the new files": registered}
     wrong = {what: count for what, count in counts.items() if count != expected}
     if wrong:
         listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
-        raise _mismatch(task, f"the registry has {expected:,} rows for its inputs, but there are {listed}")
+        raise _mismatch(task, f"its inputs have {expected:,} rows that are not deleted, but there are {listed}")
     if result.checksums_in != result.checksums_out:
         ids = sorted(
             number
@@ -70,8 +72,12 @@ async def swap_files(
     *,
     operation_id: str,
     intents_of: str,
+    deletes: Sequence[TableDeleteFile] = (),
 ) -> Swap:
     """Repeated while the registry does not answer: if an earlier attempt was carried out, its files are found.
+
+    ``deletes`` are the delete files that apply to the partition. Those that no data file needs any more are removed in
+    the same transaction; if there are others by now, the merge has to be done again with them.
 
     Raises `InputsChanged`, `JobStopped`, or `SwapUncertain`.
     """
@@ -81,7 +87,11 @@ async def swap_files(
         try:
             if lost is not None and (found := await store.get_files(table.id, paths)):
                 return Swap(old, found, result)
-            new = await store.swap_files(table.id, old, result.files, operation_id=operation_id, intents_of=intents_of)
+            unneeded = await _unneeded(store, table, old, result, deletes)
+            new = await store.swap_files(
+                table.id, old, result.files, operation_id=operation_id, intents_of=intents_of,
+                seen_deletes=[file for file in deletes if file not in unneeded], removed_deletes=unneeded,
+            )  # fmt: skip
             return Swap(old, new, result)
         except Unavailable as error:
             lost = error
@@ -91,13 +101,34 @@ async def swap_files(
         except (Conflict, AlreadyExists) as error:
             if lost is not None and (found := await store.get_files(table.id, paths)):
                 return Swap(old, found, result)
-            changed = {file.file_path for file in old}.intersection(getattr(error, "names", ()))
-            if changed:
+            names = set(getattr(error, "names", ()))
+            changed = {file.file_path for file in old} & names
+            if changed or names - set(paths):  # the others are delete files
                 raise InputsChanged(changed) from error
             raise JobStopped("aborted", f"the swap was refused: {error}") from error
     raise SwapUncertain(
         f"{table.database}.{table.name}: it is not known whether the swap {operation_id} happened: {lost}"
     ) from lost
+
+
+async def _unneeded(
+    store: MetadataStore,
+    table: LakeTable,
+    old: Sequence[TableFile],
+    result: MergeResult,
+    deletes: Sequence[TableDeleteFile],
+) -> list[TableDeleteFile]:
+    """Returns the delete files that name no live data file once the old ones are gone."""
+    gone = {file.file_path for file in old}
+    named: dict[int, tuple[str, ...]] = {}
+    for file in deletes:
+        if file.referenced_data_file is not None:
+            named[file.id] = (file.referenced_data_file,)
+        elif (others := result.named_by_deletes.get(file.file_path)) is not None:
+            named[file.id] = others
+    paths = {path for some in named.values() for path in some} - gone
+    live = {file.file_path for file in await store.get_files(table.id, sorted(paths))}
+    return [file for file in deletes if file.id in named and live.isdisjoint(named[file.id])]
 
 
 def _mismatch(task: MergeTask, what: str) -> ResultMismatch:

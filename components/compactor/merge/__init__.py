@@ -7,10 +7,19 @@ content. Guaranteed: what was counted and checksummed is what is stored. Uses ne
 from components.compactor.merge.engine import merge
 from components.compactor.merge.inspection import UnmergeableFile, inspect
 from components.compactor.merge.strategy import choose_strategy
-from components.compactor.merge.task import BadInput, MergeFailed, MergeInput, MergeResult, MergeTask, Strategy
+from components.compactor.merge.task import (
+    BadInput,
+    DeleteInput,
+    MergeFailed,
+    MergeInput,
+    MergeResult,
+    MergeTask,
+    Strategy,
+)
 
 __all__ = [
     "BadInput",
+    "DeleteInput",
     "MergeFailed",
     "MergeInput",
     "MergeResult",

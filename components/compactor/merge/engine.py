@@ -14,10 +14,11 @@ from components.compactor.merge.checksums import Checksums, ChunkChecksums
 from components.compactor.merge.footer_stats import FooterStats
 from components.compactor.merge.inputs import Inputs, decode
 from components.compactor.merge.outputs import FileSizing, Outputs, RowSupply, TableSlices, TableStream
+from components.compactor.merge.position_deletes import PositionDeletes, without
 from components.compactor.merge.projection import Projection
 from components.compactor.merge.row_group_copy import RowGroupCopy, why_not
 from components.compactor.merge.strategy import StrategyChoice, choose_strategy
-from components.compactor.merge.task import BadInput, MergeFailed, MergeResult, MergeTask, Strategy
+from components.compactor.merge.task import BadInput, MergeFailed, MergeInput, MergeResult, MergeTask, Strategy
 from components.compactor.merge.timings import PhaseTimer
 from components.compactor.merge.zorder import z_order
 from components.lib.lake.files import engine_of
@@ -50,6 +51,7 @@ class _Merge:
         self._schema = next(iter(self._versions.values()))
         self._engine = engine_of_task(task, self._schema)
         self._objects = Objects(task.lake)
+        self._deletes = PositionDeletes(task.inputs)
 
     async def run(self) -> MergeResult:
         task, size = self._task, sum(file.size for file in self._task.inputs)
@@ -59,6 +61,7 @@ class _Merge:
         hold = task.memory_bytes if ordered else task.memory_bytes // _HELD
         inputs = Inputs(task.inputs, self._objects, hold_up_to=hold)
         with self._timer.phase("read"):
+            await self._deletes.load(task.deletes, self._objects, task.memory_bytes)
             await inputs.load()
         choice = self._choose(inputs)
         outputs = Outputs(task, self._schema, self._engine, self._objects)
@@ -74,6 +77,8 @@ class _Merge:
                 f"{task.table} has no sort_by, which strategy {task.strategy} needs: set one, or use auto"
             )
         choice = choose_strategy(task.strategy, order_columns=order_columns)
+        if choice.strategy == "copy" and self._deletes.rows:
+            return StrategyChoice("binpack", "rows are packed: other engines have deleted some of them")
         if choice.strategy == "copy":
             against = why_not(inputs, self._schema, self._engine, task.copy_above_bytes)
             if against is not None:
@@ -109,7 +114,7 @@ class _Merge:
         task = self._task
         versions = [self._versions[file.schema_version] for file in task.inputs]
         columns = FooterStats.of(zip(inputs.footers, versions, strict=True), self._schema)
-        rows = sum(file.rows for file in task.inputs)
+        rows = sum(file.rows for file in task.inputs) - self._deletes.rows
         size = sum(file.size for file in task.inputs)
         division = FileSizing(rows, size, task.target_bytes, len(task.outputs))
         before = Checksums(self._schema)
@@ -140,11 +145,20 @@ class _Merge:
         }
         for place, file in enumerate(inputs.files):
             with self._timer.phase("read"):
-                tables = list(decode(inputs.take(place), file, projections[file.schema_version]))
+                tables = list(self._live(decode(inputs.take(place), file, projections[file.schema_version]), file))
             for table in tables:
                 with self._timer.phase("verify"):
                     into.add(table)
                 yield table
+
+    def _live(self, tables: Iterable[pa.Table], file: MergeInput) -> Iterator[pa.Table]:
+        """Yields the rows that are not deleted."""
+        deleted, start = self._deletes.of(file.path), 0
+        for table in tables:
+            live = without(table, start, deleted)
+            start += table.num_rows
+            if live.num_rows or deleted is None:
+                yield live
 
     def _arranged(self, tables: Iterator[pa.Table], strategy: Strategy) -> pa.Table:
         parts = list(tables)
@@ -181,7 +195,7 @@ class _Merge:
     ) -> MergeResult:
         result = MergeResult(
             files=outputs.files,
-            rows_in=sum(file.rows for file in inputs.files),
+            rows_in=sum(file.rows for file in inputs.files) - self._deletes.rows,
             rows_out=rows,
             checksums_in=before,
             checksums_out=after,
@@ -190,6 +204,8 @@ class _Merge:
             strategy=choice.strategy,
             why=choice.why,
             seconds=self._timer.seconds,
+            rows_deleted=self._deletes.rows,
+            named_by_deletes=self._deletes.others,
         )
         if not result.proven:
             raise MergeFailed(

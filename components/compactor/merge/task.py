@@ -87,6 +87,14 @@ class MergeInput(msgspec.Struct, frozen=True):
         )
 
 
+class DeleteInput(msgspec.Struct, frozen=True):
+    """A position delete file that may name rows of the inputs."""
+
+    path: str
+    size: int
+    rows: int
+
+
 class MergeTask(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
     table: str  # full name, for messages
@@ -103,6 +111,7 @@ class MergeTask(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 1 << 30  # most memory of the task
     retired_ids: tuple[int, ...] = ()  # field ids of dropped columns
     limit_s: float | None = None  # for a worker; None: no limit
+    deletes: tuple[DeleteInput, ...] = ()  # the rows that they name are left out
     lake: LakeSettings = LakeSettings()
 
 
@@ -110,7 +119,7 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The job checks rows and checksums again before the swap."""
 
     files: list[FileDraft]
-    rows_in: int
+    rows_in: int  # without the deleted ones
     rows_out: int
     checksums_in: dict[int, str]  # field id of a leaf column, or `ROWS`
     checksums_out: dict[int, str]
@@ -119,6 +128,9 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy  # never auto
     why: str  # this strategy
     seconds: dict[str, float]  # by phase: read, sort, encode, write, verify
+    rows_deleted: int = 0  # rows of the inputs that delete files name
+    # By delete file: the other files that it names; None: too many to say.
+    named_by_deletes: dict[str, tuple[str, ...] | None] = {}
 
     @property
     def proven(self) -> bool:

@@ -31,6 +31,7 @@ class CompactionSpec(msgspec.Struct, frozen=True, kw_only=True):
     rule: str = "requested"
     explanation: JsonText = EMPTY_OBJECT
     position: int | None = None
+    has_deletes: bool = False  # delete files apply to the partition
 
     @property
     def name(self) -> str:
@@ -61,7 +62,7 @@ class CompactionSpec(msgspec.Struct, frozen=True, kw_only=True):
         numbers = {version.schema_version for version in named}
         others = [version for version in self.versions if version.schema_version not in numbers]
         found: set[int] = set()
-        return tuple(sorted(found.union(*(TableSchema.of(version).iceberg.field_ids for version in others))))
+        return tuple(sorted(found.union(*(TableSchema.read(version).iceberg.field_ids for version in others))))
 
 
 def halves(files: Sequence[TableFile]) -> tuple[Sequence[TableFile], Sequence[TableFile]] | None:

@@ -8,15 +8,17 @@ together stays together.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 
 from components.compactor.merge import Strategy, choose_strategy
+from components.compactor.planning.partition_deletes import NO_DELETES, PartitionDeletes
 from components.compactor.scheduling.counters import COUNTED_TYPE
 from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.scoring import (
+    DELETED_ROWS,
     DISABLED,
     NO_LONGER_NEEDED,
     QUIET,
@@ -37,6 +39,8 @@ MOST_IN_GROUP = 5_000
 
 REQUESTED = "requested"
 BAD_FILES = "files can't be read"
+OTHER_SPEC = "another partition spec"
+UNWRITABLE = "its schema can't be written"
 
 
 class FileGroup(msgspec.Struct, frozen=True):
@@ -63,6 +67,7 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     left: int = 0  # small files beyond `MOST_FILES`
     left_out: int = 0  # files that can't be read
     ripe_at: int | None = None
+    has_deletes: bool = False  # delete files apply to the partition
 
     @property
     def input_files(self) -> int:
@@ -116,9 +121,20 @@ class FileSelection:
         *,
         forced: bool = False,
         bad: Mapping[str, str] = MappingProxyType({}),
+        versions: frozenset[int] | None = None,
+        deletes: PartitionDeletes = NO_DELETES,
     ) -> None:
-        """``bad`` maps files that are known to be unreadable to the reason."""
+        """``bad`` maps files that are known to be unreadable to the reason. ``versions`` are the schema versions whose
+        files can be merged: those with the current partition spec; None: all.
+        """
         self.now_ms = now_ms
+        self.deletes = deletes
+        self._named = deletes.named
+        self._newest_deletes_ms = deletes.newest_ms
+        self._versions = versions
+        self.rows = 0  # of all files
+        self.other_spec = 0  # files with another partition spec
+        self.with_deletes: dict[str, TableFile] = {}  # files that delete files may name, by path
         self._bad = bad
         self.left_out: dict[str, str] = {}  # the bad files that the partition still has
         self._policy = policy
@@ -130,11 +146,37 @@ class FileSelection:
         self.ripe_at: int | None = None
 
     def add(self, file: TableFile) -> None:
-        if file.file_type != COUNTED_TYPE or file.file_size >= self._policy.small_bytes:
+        self.rows += file.row_count
+        if file.file_type != COUNTED_TYPE:
+            return
+        if self._versions is not None and file.schema_version not in self._versions:
+            self.other_spec += 1
+            return
+        small, may_have_deletes = file.file_size < self._policy.small_bytes, self._may_have_deletes(file)
+        if not small and not may_have_deletes:
             return
         if file.file_path in self._bad:
             self.left_out[file.file_path] = self._bad[file.file_path]
             return
+        if may_have_deletes and len(self.with_deletes) < MOST_FILES:
+            self.with_deletes[file.file_path] = file
+        if small:
+            self._add_small(file)
+
+    @property
+    def deleted(self) -> bool:
+        """Whether enough rows are deleted to rewrite the files that have them."""
+        if not self.with_deletes:
+            return False
+        return self._forced or self.deletes.rows >= self._policy.delete_ratio * self.rows
+
+    def _may_have_deletes(self, file: TableFile) -> bool:
+        """What a compaction wrote after the delete files has none of their rows."""
+        if not self.deletes or (file.operation == "compaction" and file.created_at > self._newest_deletes_ms):
+            return False
+        return self._named is None or file.file_path in self._named
+
+    def _add_small(self, file: TableFile) -> None:
         if self._policy.min_age_ms and not self._forced and file.created_at > self._oldest_ms:
             self.young += 1
             ripe_at = file.created_at + self._policy.min_age_ms
@@ -152,8 +194,10 @@ async def select_files(
     *,
     forced: bool = False,
     bad: Mapping[str, str] = MappingProxyType({}),
+    versions: frozenset[int] | None = None,
+    deletes: PartitionDeletes = NO_DELETES,
 ) -> FileSelection:
-    selection = FileSelection(policy, now_ms, forced=forced, bad=bad)
+    selection = FileSelection(policy, now_ms, forced=forced, bad=bad, versions=versions, deletes=deletes)
     async for file in files:
         selection.add(file)
     return selection
@@ -175,9 +219,13 @@ def make_plan(
     if quiet is not None:
         return CompactionPlan(rule=QUIET, reason=f"{policy.quiet_hours}", small=small, young=young, ripe_at=quiet)
     picked, rule = _pick(selection.files, policy, forced=forced)
-    groups = tuple(_grouped(picked, policy)) if rule is not None else ()
+    with_deletes = selection.with_deletes if selection.deleted else {}
+    if with_deletes:
+        rule = DELETED_ROWS
+        picked = [*with_deletes.values(), *(file for file in picked if file.file_path not in with_deletes)]
+    groups = tuple(_grouped(picked, policy, with_deletes)) if rule is not None else ()
     if rule is None or not groups:
-        rule, reason = _declined(small, young, policy, selection.left_out)
+        rule, reason = _declined(small, young, policy, selection)
         return CompactionPlan(
             rule=rule, reason=reason, small=small, young=young, left=left, left_out=len(selection.left_out),
             ripe_at=selection.ripe_at,
@@ -200,6 +248,7 @@ def make_plan(
         left=left,
         left_out=len(selection.left_out),
         ripe_at=selection.ripe_at,
+        has_deletes=bool(selection.deletes),
     )
 
 
@@ -217,8 +266,12 @@ def _pick(files: Iterable[TableFile], policy: CompactionPolicy, *, forced: bool)
     return ordered[:best], by
 
 
-def _grouped(files: Sequence[TableFile], policy: CompactionPolicy) -> Iterable[FileGroup]:
-    """Yields groups of about the same size, none above the policy's limit, in the order of the files' ids."""
+def _grouped(
+    files: Sequence[TableFile], policy: CompactionPolicy, with_deletes: Collection[str] = ()
+) -> Iterable[FileGroup]:
+    """Yields groups of about the same size, none above the policy's limit, in the order of the files' ids. Files
+    ``with_deletes`` are rewritten even if they don't become fewer.
+    """
     total = sum(file.file_size for file in files)
     count = -(-total // policy.max_group_bytes)
     share = total / count if count > 1 else math.inf  # one group takes all, empty files at its end too
@@ -227,17 +280,17 @@ def _grouped(files: Sequence[TableFile], policy: CompactionPolicy) -> Iterable[F
     for file in sorted(files, key=lambda file: file.id):
         full = size + file.file_size > policy.max_group_bytes or len(collected) == MOST_IN_GROUP
         if collected and (full or size + file.file_size / 2 >= share):
-            yield from _group(collected, policy)
+            yield from _group(collected, policy, with_deletes)
             collected, size = [], 0
         collected.append(file)
         size += file.file_size
-    yield from _group(collected, policy)
+    yield from _group(collected, policy, with_deletes)
 
 
-def _group(files: Sequence[TableFile], policy: CompactionPolicy) -> Iterable[FileGroup]:
+def _group(files: Sequence[TableFile], policy: CompactionPolicy, with_deletes: Collection[str]) -> Iterable[FileGroup]:
     file_set = _file_set(files)
     outputs = file_set.outputs(policy)
-    if len(files) > outputs:
+    if len(files) > outputs or any(file.file_path in with_deletes for file in files):
         even = -(-file_set.size_bytes // outputs)  # so that the last output is not small
         yield FileGroup(tuple(files), outputs, even if outputs > 1 else max(even, policy.target_bytes))
 
@@ -249,10 +302,16 @@ def _file_set(files: Iterable[TableFile]) -> FileSet:
     return FileSet(len(listed), sum(sizes), max(sizes, default=0), fresh)
 
 
-def _declined(small: int, young: int, policy: CompactionPolicy, left_out: Mapping[str, str]) -> tuple[str, str]:
+def _declined(small: int, young: int, policy: CompactionPolicy, selection: FileSelection) -> tuple[str, str]:
+    left_out = selection.left_out
     if left_out and small + young < policy.min_inputs:
         path, reason = next(iter(left_out.items()))
         return BAD_FILES, f"{len(left_out):,} left out, such as {path}: it {reason}"
+    if selection.other_spec and small + young < policy.min_inputs:
+        return OTHER_SPEC, (
+            "its files have an older partition spec of the table, and only an engine that writes the current one can "
+            "move their rows: rewrite_data_files"
+        )
     if small + young < policy.min_inputs:
         return NO_LONGER_NEEDED, "there are too few small files left"
     if young:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from astha.subscribers import LakeSettings
 from components.compactor.merge import Strategy
 from components.compactor.planning.compaction_spec import CompactionSpec
-from components.compactor.planning.file_selection import CompactionPlan, make_plan, select_files
+from components.compactor.planning.file_selection import UNWRITABLE, CompactionPlan, make_plan, select_files
 from components.compactor.planning.left_out import LeftOut
+from components.compactor.planning.partition_deletes import read_partition_deletes
 from components.compactor.scheduling.policy import CompactionPolicy, read_policy
+from components.compactor.scheduling.scoring import DELETE_FILES
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.table_lookup import full_name
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.json_text import JsonText, parse_json
@@ -62,10 +68,24 @@ class Planner:
             return None
         versions.sort(key=lambda version: version.schema_version, reverse=True)
         policy = self.policy_of(versions[0], request)
+        unwritable = why_not_writable(versions[0], full_name(table))
+        if unwritable is not None:
+            return PlannedJob(table, versions[0], CompactionPlan(rule=UNWRITABLE, reason=unwritable), None)
+        deletes = await read_partition_deletes(self._store, table_id, partition_path)
+        if deletes.reason is not None:
+            return PlannedJob(table, versions[0], CompactionPlan(rule=DELETE_FILES, reason=deletes.reason), None)
         rows = self._store.stream_files(table_id, partition_path=partition_path)
         waits = {} if request.forced else await self.left_out.of(table_id, partition_path)
         bad = {path: wait.reason for path, wait in waits.items()}
-        selection = await select_files(rows, policy, self._clock.now_ms(), forced=request.forced, bad=bad)
+        selection = await select_files(
+            rows,
+            policy,
+            self._clock.now_ms(),
+            forced=request.forced,
+            bad=bad,
+            versions=_with_current_spec(versions),
+            deletes=deletes,
+        )
         if bad:
             self.left_out.keep_only(table_id, partition_path, selection.left_out)
         order = parse_json(versions[0].sort_by)
@@ -105,4 +125,33 @@ class Planner:
             rule=made.rule,
             explanation=made.explanation(policy, request.decided),
             position=request.position,
+            has_deletes=made.has_deletes,
         )
+
+
+def why_not_writable(metadata: TableMetadata, table: str) -> str | None:
+    """Returns why a merge can't write files of the current version: another engine may have changed the table to it."""
+    try:
+        TableSchema.of(metadata, table=table)
+    except SchemaProblem as problem:
+        return str(problem)
+    return None
+
+
+def _with_current_spec(versions: Sequence[TableMetadata]) -> frozenset[int]:
+    """Returns the versions whose files can be merged into files of the current one, which comes first.
+
+    The fields' own ids do not count: Iceberg considers specs without them.
+    """
+
+    def key(version: TableMetadata) -> object:
+        fields = parse_json(version.partition_by)
+        if not isinstance(fields, list):
+            return fields
+        return [
+            {name: value for name, value in field.items() if name != "field-id"} if isinstance(field, dict) else field
+            for field in fields
+        ]
+
+    current = key(versions[0])
+    return frozenset(version.schema_version for version in versions if key(version) == current)

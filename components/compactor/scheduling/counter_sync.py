@@ -16,7 +16,7 @@ from astha.events import Event, Operation
 from components.compactor.scheduling.counters import CountDifference, Counters, Key
 from components.compactor.scheduling.policy_cache import PolicyCache
 from registry.contract import ConsistentRead
-from registry.models import LakeTable, Row, TableFile, TableMetadata, TableStats
+from registry.models import LakeTable, Row, TableDeleteFile, TableFile, TableMetadata, TableStats
 
 Gap: TypeAlias = tuple[int, int, int]
 """Files, bytes and rows in the statistics, minus those counted."""
@@ -68,6 +68,23 @@ async def read_counts(snapshot: ConsistentRead, tables: PolicyCache, now_ms: int
     """Counts all files, streamed. ``tables`` learns the policies of all tables."""
     counters, drift = Counters(tables.defaults.min_age_ms), CounterDrift()
     found: dict[int, LakeTable] = {}
+    await _introduce(snapshot, tables, counters, now_ms, found)
+    async for files in snapshot.rows(TableFile):
+        for file in files:
+            counters.count(file)
+    async for deletes in snapshot.rows(TableDeleteFile):
+        for delete_file in deletes:
+            counters.deletes.count(delete_file)
+    async for rows in snapshot.rows(TableStats):
+        for stats in rows:
+            drift.learn(counters, stats)
+    return RegistryCounts(counters, drift, set(found))
+
+
+async def _introduce(
+    snapshot: ConsistentRead, tables: PolicyCache, counters: Counters, now_ms: int, found: dict[int, LakeTable]
+) -> None:
+    """Adds all tables to ``found``, and their policies to ``tables``."""
     newest: dict[int, TableMetadata] = {}
     async for page in snapshot.rows(LakeTable):
         found |= {table.id: table for table in page}
@@ -80,10 +97,3 @@ async def read_counts(snapshot: ConsistentRead, tables: PolicyCache, now_ms: int
         if table_id in found:
             policy = tables.introduce(found[table_id], metadata, now_ms).policy
             counters.tune(table_id, policy.min_age_ms, now_ms)
-    async for files in snapshot.rows(TableFile):
-        for file in files:
-            counters.count(file)
-    async for rows in snapshot.rows(TableStats):
-        for stats in rows:
-            drift.learn(counters, stats)
-    return RegistryCounts(counters, drift, set(found))

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from astha.events import Event, Operation
+from components.compactor.scheduling.delete_counts import DeleteCounts
 from registry.models import TableFile, TableStats
 
 Key: TypeAlias = tuple[int, str]
@@ -131,6 +132,7 @@ class Counters:
         self._partitions: dict[int, dict[str, PartitionCounts]] = {}
         self._periods_ms: dict[int, int] = {}
         self._gone: set[int] = set()  # dropped tables whose files are still counted
+        self.deletes = DeleteCounts()
 
     def __len__(self) -> int:
         return sum(map(len, self._partitions.values()))
@@ -198,6 +200,7 @@ class Counters:
 
     def forget(self, table_id: int) -> None:
         """The table was dropped. Its files that are still counted are subtracted by their events."""
+        self.deletes.forget(table_id)
         if table_id in self._partitions:
             self._gone.add(table_id)
         else:

@@ -9,6 +9,7 @@ compaction.min-age         0s       younger files are not merged
 compaction.quiet-hours     (none)   22:00-06:00 Europe/Berlin; UTC without a zone: no job begins then
 compaction.strategy        auto     auto, copy, binpack, sort or zorder
 compaction.copy-above      256KiB   row groups of at least this mean size are copied without decoding
+compaction.delete-ratio    0.3      a partition is rewritten if other engines have deleted this share of its rows
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class CompactionPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     quiet_hours: QuietHours | None = None
     strategy: Strategy = "auto"
     copy_above_bytes: int = MIB // 4
+    delete_ratio: float = 0.3  # as Iceberg's own rewrite_data_files
 
     @property
     def small_bytes(self) -> int:
@@ -96,7 +98,7 @@ def _ratio(name: str, text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found <= 1:
-        raise PolicyProblem(f"{name} = {text!r}: write a share of the target size such as 0.75")
+        raise PolicyProblem(f"{name} = {text!r}: write a share such as 0.75")
     return found
 
 
@@ -116,4 +118,5 @@ _PROPERTIES: Mapping[str, tuple[str, Reader]] = {
     "quiet-hours": ("quiet_hours", read_quiet_hours),
     "strategy": ("strategy", _strategy),
     "copy-above": ("copy_above_bytes", size_bytes),
+    "delete-ratio": ("delete_ratio", _ratio),
 }

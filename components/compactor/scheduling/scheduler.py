@@ -22,11 +22,13 @@ from components.compactor.scheduling.backoff import JobStatus, PartitionBackoffs
 from components.compactor.scheduling.budget import HOUR_MS, Budget, BudgetLimits
 from components.compactor.scheduling.counter_sync import CounterDrift, read_counts
 from components.compactor.scheduling.counters import Counters, Key
+from components.compactor.scheduling.delete_counts import WHOLE_TABLE
 from components.compactor.scheduling.journal import Decision, Journal
 from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.policy_cache import PolicyCache, TablePolicy
 from components.compactor.scheduling.queue import PartitionQueue
 from components.compactor.scheduling.scoring import (
+    DELETED_ROWS,
     DISABLED,
     NO_LONGER_NEEDED,
     SETTINGS,
@@ -36,7 +38,7 @@ from components.compactor.scheduling.scoring import (
 )
 from registry.clock import Clock
 from registry.contract import ConsistentRead, MetadataStore
-from registry.models import CompactionTrigger, LakeTable, Row, TableFile, TableMetadata
+from registry.models import CompactionTrigger, LakeTable, Row, TableDeleteFile, TableFile, TableMetadata
 from registry.position import Position
 
 _BATCH = 500
@@ -69,6 +71,7 @@ class Scheduler:
         self._drift = CounterDrift()
         self._decisions: dict[Key, Decision] = {}  # of the partitions in the queue
         self._running: dict[Key, set[str]] = {}  # with the operations of the swaps seen
+        self._deletes_of_jobs: dict[Key, frozenset[int]] = {}  # ids of the delete files when the job began
         self._unseen_swaps: dict[Key, tuple[int, set[str]]] = {}  # of ended jobs: swaps done, and operations seen
         self._undecided: deque[Key] = deque()
         self._new_decisions: list[Decision] = []
@@ -92,6 +95,8 @@ class Scheduler:
                 changed |= self.counters.apply(event)  # type: ignore[arg-type]  # of that row
                 if file.operation == "compaction" and event.operation is Operation.INSERT:
                     self._see_swap((file.table_id, file.partition_path), file.operation_id or "")
+            elif isinstance(file, TableDeleteFile):
+                changed |= self._count_deletes(file, -1 if event.operation is Operation.DELETE else 1)
         wrong = self._drift.check(self.counters, events)
         if wrong is not None:
             raise Reject(f"the compactor's counts differ from the registry's, and are read again: {wrong}")
@@ -169,6 +174,7 @@ class Scheduler:
             decision = self._decisions[key]
             self._drop(key)
             self._running[key] = set()
+            self._deletes_of_jobs[key] = self.counters.deletes.ids(key)
             self._unseen_swaps.pop(key, None)
             self.journal.begun(key)
             self.budget.begin()
@@ -190,7 +196,9 @@ class Scheduler:
         are old, and the partition is not decided.
         """
         key, now = candidate.key, self._clock.now_ms()
-        seen = self._running.pop(key)
+        seen, deletes = self._running.pop(key), self._deletes_of_jobs.pop(key)
+        if status == "done" and candidate.decision.verdict.rule == DELETED_ROWS:
+            self.counters.deletes.spend(key, deletes)
         self.budget.end()
         done = int(status == "done") if swaps is None else swaps
         if status != "done":
@@ -234,6 +242,13 @@ class Scheduler:
     def _take_new_decisions(self) -> list[Decision]:
         taken, self._new_decisions = self._new_decisions, []
         return taken
+
+    def _count_deletes(self, file: TableDeleteFile, sign: int) -> set[Key]:
+        """Returns the partitions that are to be decided again."""
+        key = self.counters.deletes.count(file, sign)
+        if file.partition_path != WHOLE_TABLE:
+            return {key}
+        return {(file.table_id, path) for path in self.counters.paths(file.table_id)}
 
     def _see_swap(self, key: Key, operation_id: str) -> None:
         if key in self._running:
@@ -290,7 +305,8 @@ class Scheduler:
         if counts is None or not known.active:
             return None
         ripe_at = self.counters.ripen(key, now)
-        verdict = judge(counts, known.policy, now, ripe_at=ripe_at, problem=known.problem)
+        deletes = self.counters.deletes.of(key)
+        verdict = judge(counts, known.policy, now, ripe_at=ripe_at, problem=known.problem, deletes=deletes)
         wait = None if verdict is None or verdict.status == "declined" else self._backoffs.of(key, now)
         return verdict if verdict is None or wait is None else wait.applied_to(verdict)
 

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from components.compactor.scheduling.counters import Cell, PartitionCounts, Tiers
+from components.compactor.scheduling.delete_counts import DeleteTotals
 from components.compactor.scheduling.policy import MIB, CompactionPolicy
 
 MANY = "many small files"
@@ -23,6 +24,8 @@ DISABLED = "disabled"
 SETTINGS = "settings can't be read"
 QUIET = "quiet hours"
 NO_LONGER_NEEDED = "no longer needed"
+DELETED_ROWS = "many deleted rows"
+DELETE_FILES = "delete files can't be applied"
 
 MOST_TARGETS_PER_FILE = 4
 """Most bytes rewritten per file removed, in target sizes."""
@@ -83,11 +86,19 @@ def judge(
     *,
     ripe_at: int | None = None,
     problem: str | None = None,
+    deletes: DeleteTotals | None = None,
 ) -> CompactionVerdict | None:
-    """Returns None if there are too few small files. ``ripe_at`` is when the next files reach the minimum age."""
+    """Returns None if there are too few small files, and too few deleted rows. ``ripe_at`` is when the next files reach
+    the minimum age.
+    """
     everything = counts.all_tiers() if counts.young() else counts.aged()
     small = _small(everything, policy)
-    if small.files < policy.min_inputs or not small.fresh:
+    deletes = deletes or DeleteTotals()
+    if deletes.reason is not None:
+        return CompactionVerdict(status="declined", rule=DELETE_FILES, reason=deletes.reason, small=small)
+    share = deletes.share_of(counts.rows)
+    deleted = deletes.rows > 0 and share >= policy.delete_ratio
+    if not deleted and (small.files < policy.min_inputs or not small.fresh):
         return None
     if problem is not None:
         return CompactionVerdict(status="declined", rule=SETTINGS, reason=problem, small=small)
@@ -95,6 +106,10 @@ def judge(
         reason = "compaction.enabled is false for this table"
         return CompactionVerdict(status="declined", rule=DISABLED, reason=reason, small=small)
     picked, rule = pick(counts.aged(), policy)
+    score = picked.score(policy)
+    if deleted:
+        picked, rule = FileSet(counts.files, counts.size_bytes, 0, counts.files), DELETED_ROWS
+        score = max(score, share)
     if rule is None:
         _, later = pick(everything, policy)
         if later is not None:
@@ -109,7 +124,7 @@ def judge(
         reason=None if quiet is None else f"{QUIET}: {policy.quiet_hours}",
         small=small,
         picked=picked,
-        score=picked.score(policy),
+        score=score,
         until_ms=quiet,
     )
 

@@ -28,7 +28,7 @@ from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
 from registry.inputs import FileDraft
-from registry.models import FileOperation, TableFile
+from registry.models import FileOperation, TableDeleteFile, TableFile
 from tests.doubles.merging import HeldExecutor, LocalExecutor, ScriptedExecutor, naive_merge
 from tests.integration.components.compactor.harness import QUICK, Bench, Gate
 from tests.poison import HANGS, poison
@@ -416,12 +416,21 @@ class DeafStore(ForwardingStore):
         operation_id: str,
         operation: FileOperation = "compaction",
         intents_of: str | None = None,
+        seen_deletes: Sequence[TableDeleteFile] = (),
+        removed_deletes: Sequence[TableDeleteFile] = (),
     ) -> list[TableFile]:
         if self._before:
             self._before -= 1
             raise Unavailable("the call is lost")
         done = await super().swap_files(
-            table_id, old, new, operation_id=operation_id, operation=operation, intents_of=intents_of
+            table_id,
+            old,
+            new,
+            operation_id=operation_id,
+            operation=operation,
+            intents_of=intents_of,
+            seen_deletes=seen_deletes,
+            removed_deletes=removed_deletes,
         )
         if self._after:
             self._after -= 1

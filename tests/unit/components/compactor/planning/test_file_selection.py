@@ -9,17 +9,29 @@ from hypothesis import strategies as st
 from components.compactor.planning import file_selection
 from components.compactor.planning.file_selection import (
     BAD_FILES,
+    OTHER_SPEC,
     REQUESTED,
     CompactionPlan,
     FileSelection,
     make_plan,
     select_files,
 )
+from components.compactor.planning.partition_deletes import PartitionDeletes
 from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.quiet_hours import read_quiet_hours
-from components.compactor.scheduling.scoring import DISABLED, FILLS, MANY, NO_LONGER_NEEDED, QUIET, TOO_EXPENSIVE, YOUNG
+from components.compactor.scheduling.scoring import (
+    DELETED_ROWS,
+    DISABLED,
+    FILLS,
+    MANY,
+    NO_LONGER_NEEDED,
+    QUIET,
+    TOO_EXPENSIVE,
+    YOUNG,
+)
 from registry.json_text import parse_json
-from registry.models import TableFile
+from registry.models import TableDeleteFile, TableFile
+from tests.delete_files import delete_row
 from tests.unit.components.compactor.scheduling.lakes import MIB, Lake
 
 NOW = 1_700_000_000_000
@@ -175,3 +187,56 @@ def test_groups_respect_the_policy(drawn: list[int], min_inputs: int, forced: bo
         assert found.reason is not None
     elif not forced:
         assert found.score > 0
+
+
+def with_deletes(
+    files: list[TableFile], *deletes: TableDeleteFile, forced: bool = False, **settings: Any
+) -> CompactionPlan:
+    policy = CompactionPolicy(**settings)
+    selection = FileSelection(policy, NOW, forced=forced, deletes=PartitionDeletes(deletes))
+    for file in files:
+        selection.add(file)
+    return make_plan(selection, policy, order_columns=0, forced=forced)
+
+
+def test_files_with_many_deleted_rows_are_rewritten_whatever_their_size() -> None:
+    large, other = files(200, 300)
+    third = large.row_count * 3 // 4  # of all rows, it is 30 percent
+    named = delete_row(1, row_count=third, referenced_data_file=large.file_path)
+    found = with_deletes([large, other], named)
+    assert [[file.id for file in group.files] for group in found.groups] == [[large.id]]
+    assert (found.rule, found.has_deletes) == (DELETED_ROWS, True)
+    anywhere = delete_row(1, row_count=third)
+    found = with_deletes([large, other], anywhere)
+    assert sorted(file.id for group in found.groups for file in group.files) == [large.id, other.id]
+    few = delete_row(1, row_count=third - 1, referenced_data_file=large.file_path)
+    found = with_deletes([large, other], few)
+    assert (found.groups, found.rule) == ((), NO_LONGER_NEEDED)
+    assert with_deletes([large, other], few, forced=True).rule == REQUESTED
+    assert with_deletes([large, other], few, delete_ratio=0.2).rule == DELETED_ROWS
+
+
+def test_small_files_beside_deleted_rows_are_merged_with_them() -> None:
+    *small, large = files(1, 1, 1, 1, 1, 200)
+    deletes = delete_row(1, row_count=large.row_count, referenced_data_file=large.file_path)
+    found = with_deletes([*small, large], deletes, max_group_bytes=1024 * MIB)
+    assert [len(group.files) for group in found.groups] == [6]
+
+
+def test_what_a_compaction_wrote_after_the_deletes_is_not_rewritten_for_them() -> None:
+    (written,) = files(200, operation="compaction", created_at=NOW)
+    deletes = delete_row(1, row_count=written.row_count, created_at=NOW - 1)
+    assert with_deletes([written], deletes).groups == ()
+    again = delete_row(2, row_count=written.row_count, created_at=NOW + 1)
+    assert len(with_deletes([written], deletes, again).groups) == 1
+
+
+def test_files_of_another_partition_spec_are_not_merged() -> None:
+    policy = CompactionPolicy()
+    selection = FileSelection(policy, NOW, versions=frozenset((2,)))
+    for file in files(1, 1, 1, 1, 1):
+        selection.add(file)
+    found = make_plan(selection, policy, order_columns=0)
+    assert (found.groups, found.rule) == ((), OTHER_SPEC)
+    assert found.reason is not None
+    assert "an older partition spec" in found.reason

@@ -9,7 +9,7 @@ import msgspec
 
 from astha.events import Commit, Event, Operation
 from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, to_json_text
-from registry.models import FileOperation, LakeTable, Row, TableFile, TableMetadata, TableStats
+from registry.models import FileOperation, LakeTable, Row, TableDeleteFile, TableFile, TableMetadata, TableStats
 from registry.position import Position, SequenceVisibility, SnapshotVisibility
 from tests.doubles.clock import ManualClock
 
@@ -22,6 +22,7 @@ class Lake:
         self.clock = clock or ManualClock()
         self.files: dict[int, TableFile] = {}
         self.stats: dict[tuple[int, str], TableStats] = {}
+        self.deletes: dict[int, TableDeleteFile] = {}
         self.tables: dict[int, tuple[LakeTable, TableMetadata]] = {}
         self.position = 0
         self._id = 0
@@ -80,6 +81,18 @@ class Lake:
         commit.count = len(events)
         return events
 
+    def delete_rows(self, *added: TableDeleteFile, removed: Iterable[TableDeleteFile] = ()) -> list[Event[Row]]:
+        """Returns one transaction of another engine, or of a swap, that changes only delete files."""
+        self.position += 1
+        commit = Commit(self.position, Position(self.position), 0)
+        self.deletes |= {file.id: file for file in added}
+        events: list[Event[Row]] = [Event(Operation.INSERT, file, None, commit, at) for at, file in enumerate(added)]
+        for file in removed:
+            del self.deletes[file.id]
+            events.append(Event(Operation.DELETE, file, file, commit, len(events)))
+        commit.count = len(events)
+        return events
+
     def insert(self, *sizes: int, partition: str = "", table_id: int = 1) -> list[Event[Row]]:
         return self.change(new=[self.new(size, partition, table_id=table_id) for size in sizes])
 
@@ -115,6 +128,7 @@ class Snapshot:
             TableMetadata: [metadata for _, metadata in lake.tables.values()],
             TableFile: list(lake.files.values()),
             TableStats: list(lake.stats.values()),
+            TableDeleteFile: list(lake.deletes.values()),
         }
         self._last = lake.position
 

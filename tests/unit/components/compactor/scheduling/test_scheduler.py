@@ -9,9 +9,19 @@ from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.journal import Decision
 from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.scheduler import Candidate, Scheduler
-from components.compactor.scheduling.scoring import DISABLED, MANY, NO_LONGER_NEEDED, SETTINGS, TOO_EXPENSIVE, YOUNG
+from components.compactor.scheduling.scoring import (
+    DELETE_FILES,
+    DELETED_ROWS,
+    DISABLED,
+    MANY,
+    NO_LONGER_NEEDED,
+    SETTINGS,
+    TOO_EXPENSIVE,
+    YOUNG,
+)
 from registry.json_text import parse_json
 from registry.models import TableFile
+from tests.delete_files import delete_row
 from tests.doubles.clock import ManualClock
 from tests.unit.components.compactor.scheduling.lakes import MIB, Lake, Snapshot
 
@@ -355,3 +365,61 @@ async def test_small_files_and_bytes_rewritten_stay_bounded() -> None:
 
 def _small_files(files: list[TableFile], below: int) -> int:
     return sum(file.file_size < below for file in files)
+
+
+async def test_deleted_rows_bring_a_decision_at_once() -> None:
+    lake = Lake()
+    rows = sum(size * MIB // 100 for size in (200, 300))
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(200 * MIB, 300 * MIB, partition="a"))
+    few = delete_row(1, row_count=rows // 10, partition_path="a")
+    assert scheduler.apply(lake.delete_rows(few)) == []
+    many = delete_row(2, row_count=rows // 4, partition_path="a")
+    (decision,) = scheduler.apply(lake.delete_rows(many))
+    assert (decision.key, decision.verdict.rule, decision.position) == (A, DELETED_ROWS, lake.position)
+    again = await following(lake)
+    candidate = taken(again)
+    assert candidate.decision.verdict.rule == DELETED_ROWS, "a refresh counts them as well"
+    again.apply(lake.swap(lake.of("a"), [400 * MIB]))
+    again.apply(lake.delete_rows(removed=[few, many]))
+    again.finish(candidate, "done")
+    assert again.take() is None
+
+
+async def test_delete_files_that_a_compaction_could_not_remove_do_not_cause_another() -> None:
+    lake = Lake()
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(200 * MIB, partition="a"))
+    rows = 200 * MIB // 100
+    scheduler.apply(lake.delete_rows(delete_row(1, row_count=rows, partition_path="a")))
+    candidate = taken(scheduler)
+    scheduler.apply(lake.swap(lake.of("a"), [100 * MIB]))
+    scheduler.apply(lake.delete_rows(delete_row(2, row_count=1, partition_path="a")))
+    scheduler.finish(candidate, "done")
+    assert scheduler.take() is None
+    (decision,) = scheduler.apply(lake.delete_rows(delete_row(3, row_count=rows, partition_path="a")))
+    assert decision.verdict.rule == DELETED_ROWS, "more deletes count again"
+
+
+async def test_a_partition_with_deletes_that_can_not_be_applied_is_declined() -> None:
+    lake = Lake()
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    equality = delete_row(1, content="equality", partition_path="a")
+    (decision,) = scheduler.apply(lake.delete_rows(equality))
+    assert (decision.verdict.status, decision.verdict.rule) == ("declined", DELETE_FILES)
+    assert "equality delete files" in (decision.verdict.reason or "")
+    assert scheduler.take() is None
+    (decision,) = scheduler.apply(lake.delete_rows(removed=[equality]))
+    assert decision.verdict.rule == MANY
+    (decision,) = scheduler.apply(lake.delete_rows(delete_row(2, content="equality")))
+    assert (decision.key, decision.verdict.rule) == (A, DELETE_FILES), "one for the whole table"
+
+
+async def test_deletion_vectors_are_not_applied() -> None:
+    lake = Lake()
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    vector = delete_row(1, file_type="puffin", content_offset=4, partition_path="a")
+    (decision,) = scheduler.apply(lake.delete_rows(vector))
+    assert "deletion vectors (Iceberg v3)" in (decision.verdict.reason or "")
