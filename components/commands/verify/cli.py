@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic
+from pathlib import Path
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 import click
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
 @click.option(
     "--parallel", type=click.IntRange(1, 256), default=8, show_default=True, help="Data files to check at a time."
 )
+@click.option(
+    "--metrics",
+    "metrics_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the result as metrics, for node_exporter's textfile collector.",
+)
 @json_option
 @settings_options
 def verify_command(
@@ -49,6 +57,7 @@ def verify_command(
     repair_statistics: bool,
     timeout_s: float,
     parallel: int,
+    metrics_file: Path | None,
     as_json: bool,
     reload: Callable[[], Settings],
 ) -> None:
@@ -67,6 +76,7 @@ def verify_command(
     Examples:
       astha verify
       astha verify sales.orders --files
+      astha verify --metrics /var/lib/node_exporter/astha_verify.prom
     """
     import msgspec
 
@@ -89,6 +99,8 @@ def verify_command(
         print_json({"equal": report.equal, "tables": tables, "elsewhere": report.elsewhere, "seconds": seconds})
     else:
         _print(report, seconds)
+    if metrics_file is not None:
+        _write_metrics(metrics_file, report, seconds)
     if not report.equal:
         raise click.exceptions.Exit(Exit.PROBLEM)
 
@@ -116,6 +128,15 @@ async def _run(
         tables = await lake.iceberg_tables(read_only=True)
         verification = Verification(lake.store, tables, lake.objects, lake.clock, options, progress)
         return await verification.run(wanted)
+
+
+def _write_metrics(path: Path, report: VerificationReport, seconds: float) -> None:
+    from components.commands.verify.metrics_file import write_metrics
+
+    try:
+        write_metrics(path, report, time(), seconds)
+    except OSError as error:
+        raise Failure(f"the metrics can't be written to {path}: {error}", Exit.UNAVAILABLE) from error
 
 
 async def _table_id(store: MetadataStore, name: str) -> int:
@@ -158,6 +179,9 @@ def _state(table: TableVerification) -> str:
 
 def _summary(table: TableVerification) -> str:
     parts = [f"{table.files:,} files, {table.rows:,} rows, {table.size_bytes:,} bytes"]
+    if table.delete_files:
+        left = table.rows - table.rows_deleted
+        parts.append(f"{table.delete_files:,} delete files, {left:,} rows without those deleted by position")
     if table.snapshot is not None:
         at = "" if table.position is None else f" at position {table.position}"
         parts.append(f"snapshot {table.snapshot}{at}")

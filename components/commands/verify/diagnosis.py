@@ -187,6 +187,16 @@ def of_leftover(updater: UpdaterProgress) -> Cause:
     return Cause(f"the table was dropped, and the updater has not followed: {updater}", _refreshed(REFRESH, updater))
 
 
+def of_object(kind: DifferenceKind, table: str) -> Cause:
+    """Of a file in storage."""
+    if kind is DifferenceKind.DELETES_MISSING:
+        return Cause(
+            "it was deleted from storage: readers of its partition fail, and its rows would come back without it",
+            "restore it from a copy",
+        )
+    return of_missing_object(table) if kind is DifferenceKind.FILE_MISSING else of_changed_object(table)
+
+
 def of_missing_object(table: str) -> Cause:
     return Cause("it was deleted from storage: its rows are lost unless there is a copy", _without(table))
 

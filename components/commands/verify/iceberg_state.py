@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -15,11 +16,14 @@ from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import (
     ForeignTable,
     IcebergTables,
+    LiveDeleteFile,
     Stamp,
     TableProblem,
     TableUnavailable,
     dated_files,
+    delete_files,
     identifier_of,
+    may_have_delete_files,
     require_supported,
 )
 from components.lib.lake.iceberg.schema_updates import same_columns, spec_key
@@ -43,6 +47,7 @@ class IcebergState(msgspec.Struct):
     external_commits: list[str] = []
     unreadable: str | None = None
     files: list[tuple[LiveFile, int | None]] = []
+    deletes: Counter[LiveDeleteFile] = msgspec.field(default_factory=Counter)
 
     @property
     def needs_operator(self) -> bool:
@@ -84,7 +89,10 @@ def _read_state(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Ic
     found = IcebergState(loaded, stamp, None, metadata.properties.get(STOPPED), external)
     digest = Digest()
     try:
-        require_supported(loaded)
+        if external:
+            require_supported(loaded)
+        if may_have_delete_files(loaded):
+            found.deletes = delete_files(loaded)
         for file, since in dated_files(loaded):
             digest.add(file)
             if keep_files:
@@ -100,8 +108,10 @@ def _read_state(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Ic
     return found
 
 
-def table_findings(found: IcebergState | None, table: LakeTable, metadata: TableMetadata) -> Iterator[Finding]:
-    """Yields what is wrong with the table as a whole."""
+def table_findings(
+    found: IcebergState | None, table: LakeTable, metadata: TableMetadata, deletes: Counter[LiveDeleteFile]
+) -> Iterator[Finding]:
+    """Yields what is wrong with the table as a whole. `deletes` are the registered delete files."""
     if found is None:
         yield DifferenceKind.NO_ICEBERG_TABLE, f"the catalog has no {full_name(table)} for table {table.id}"
         return
@@ -112,7 +122,18 @@ def table_findings(found: IcebergState | None, table: LakeTable, metadata: Table
         yield DifferenceKind.UNREADABLE, found.unreadable
     if found.stamp_is_wrong:
         yield DifferenceKind.STAMP, "`astha.digest` does not match the files in the current snapshot"
+    if found.unreadable is None:
+        yield from _delete_findings(found.deletes, deletes)
     yield from _schema_findings(loaded, table, metadata)
+
+
+def _delete_findings(found: Counter[LiveDeleteFile], registered: Counter[LiveDeleteFile]) -> Iterator[Finding]:
+    for kind, files in (
+        (DifferenceKind.DELETES_LOST, registered - found),
+        (DifferenceKind.DELETES_UNKNOWN, found - registered),
+    ):
+        for file in sorted(files):
+            yield kind, f"{file.path} ({file.rows:,} rows)"
 
 
 def _schema_findings(loaded: Table, table: LakeTable, metadata: TableMetadata) -> Iterator[Finding]:
@@ -121,7 +142,7 @@ def _schema_findings(loaded: Table, table: LakeTable, metadata: TableMetadata) -
         yield DifferenceKind.SCHEMA, f"Iceberg has version {known}, the registry version {metadata.schema_version}"
         return
     try:
-        wanted = TableSchema.of(metadata, table=full_name(table))
+        wanted = TableSchema.read(metadata, table=full_name(table))
     except SchemaProblem as problem:
         yield DifferenceKind.SCHEMA, str(problem)
         return

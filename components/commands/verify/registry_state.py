@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 import msgspec
 
 from components.commands.verify.diff import FileComparison
 from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import LiveDeleteFile
 from components.lib.lake.table_lookup import full_name
 from registry.contract import ConsistentRead, MetadataStore
-from registry.models import LakeTable, TableFile, TableMetadata, TableStats
+from registry.models import LakeTable, TableDeleteFile, TableFile, TableMetadata, TableStats
 
 ICEBERG_FORMAT = "parquet"
 """Format of the tables that are in Iceberg; others are only checked against statistics and storage."""
@@ -37,6 +39,8 @@ class RegisteredTable(msgspec.Struct):
     counted: dict[str, FileCounts] = {}
     recorded: dict[str, FileCounts] = {}
     total: FileCounts = msgspec.field(default_factory=FileCounts)
+    deletes: Counter[LiveDeleteFile] = msgspec.field(default_factory=Counter)
+    rows_deleted: int = 0  # by position
 
     @property
     def name(self) -> str:
@@ -50,6 +54,11 @@ class RegisteredTable(msgspec.Struct):
         self.digest.add(LiveFile.of(file))
         self.total.add(file)
         self.counted.setdefault(file.partition_path, FileCounts()).add(file)
+
+    def add_deletes(self, file: TableDeleteFile) -> None:
+        self.deletes[LiveDeleteFile(file.file_path, file.row_count)] += 1
+        if file.content == "position":
+            self.rows_deleted += file.row_count
 
     def wrong_statistics(self) -> Iterator[str]:
         """Yields where `tables` and `table_stats` differ from a recount. A partition without files may have zeros."""
@@ -81,7 +90,14 @@ async def read_tables(store: MetadataStore, wanted: Collection[int] | None = Non
             async for files in snapshot.rows(TableFile, table_id=scope):
                 for file in (file for file in files if file.table_id in found):
                     found[file.table_id].add(file)
+            await _read_deletes(snapshot, found, scope)
     return found
+
+
+async def _read_deletes(snapshot: ConsistentRead, found: dict[int, RegisteredTable], table_id: int | None) -> None:
+    async for page in snapshot.rows(TableDeleteFile, table_id=table_id):
+        for file in (file for file in page if file.table_id in found):
+            found[file.table_id].add_deletes(file)
 
 
 async def _tables(snapshot: ConsistentRead, wanted: Collection[int] | None) -> dict[int, RegisteredTable]:
@@ -99,17 +115,18 @@ async def _tables(snapshot: ConsistentRead, wanted: Collection[int] | None) -> d
     }
 
 
-async def compare_files(
-    store: MetadataStore, comparisons: dict[int, FileComparison]
-) -> dict[int, tuple[LakeTable, TableMetadata]]:
-    """Adds the registered files to the tables' comparisons. Returns the tables that still exist."""
+async def compare_files(store: MetadataStore, comparisons: dict[int, FileComparison]) -> dict[int, RegisteredTable]:
+    """Adds the registered files to the tables' comparisons. Returns the tables that still exist, with their delete
+    files and without their data files.
+    """
     async with store.consistent_read() as snapshot:
         found = await _tables(snapshot, list(comparisons))
         for table_id, comparison in comparisons.items():
             async for files in snapshot.rows(TableFile, table_id=table_id):
                 for file in files:
                     comparison.add_registered(LiveFile.of(file), file.id)
-    return {table_id: (registered.table, registered.metadata) for table_id, registered in found.items()}
+            await _read_deletes(snapshot, found, table_id)
+    return {table_id: found[table_id] for table_id in comparisons if table_id in found}
 
 
 def batches(tables: Collection[RegisteredTable], max_files: int) -> Iterator[list[RegisteredTable]]:

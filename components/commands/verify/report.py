@@ -13,6 +13,9 @@ class DifferenceKind(StrEnum):
     NOT_COMMITTED = "registered, but not in Iceberg"
     NOT_REGISTERED = "in Iceberg, but not registered"
     TWICE = "twice in Iceberg"
+    DELETES_LOST = "a registered delete file that Iceberg does not have: its rows have come back"
+    DELETES_UNKNOWN = "a delete file in Iceberg that is not registered"
+    DELETES_MISSING = "a delete file that is missing in storage: the table can't be read"
     DESCRIBED_DIFFERENTLY = "described differently in Iceberg"
     NO_ICEBERG_TABLE = "no Iceberg table"
     NO_REGISTRY_TABLE = "an Iceberg table that the registry does not have"
@@ -46,13 +49,19 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class TableVerification(msgspec.Struct):
-    """`digest`, `snapshot` and `position` are None for a table that is not in Iceberg."""
+    """`digest`, `snapshot` and `position` are None for a table that is not in Iceberg.
+
+    `rows` counts the rows of the data files, `rows_deleted` those of them that position deletes name: the table has the
+    difference. Rows that equality deletes match are not counted, because only a reader of the whole table can.
+    """
 
     table: str
     format: str
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
+    delete_files: int = 0
+    rows_deleted: int = 0
     digest: str | None = None
     snapshot: int | None = None
     position: int | None = None

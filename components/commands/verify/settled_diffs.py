@@ -155,8 +155,9 @@ class DiffSettler:
         if not comparisons:
             return {}
         compared: dict[int, ComparedTable] = {}
-        for table_id, (table, metadata) in (await compare_files(self._store, comparisons)).items():
+        for table_id, known in (await compare_files(self._store, comparisons)).items():
             state = found[table_id]
+            table, metadata = known.table, known.metadata
             if isinstance(state, TableProblem):
                 diff = TableDiff(findings={(DifferenceKind.UNREADABLE, str(state))})
                 compared[table_id] = ComparedTable(None, diff)
@@ -164,10 +165,10 @@ class DiffSettler:
                 diff = TableDiff(findings={(DifferenceKind.NO_ANSWER, str(state))})
                 compared[table_id] = ComparedTable(None, diff, no_answer=True)
             elif state is None or state.digest is None:  # all of its files would be missing: one reason is enough
-                diff = TableDiff(findings=set(table_findings(state, table, metadata)))
+                diff = TableDiff(findings=set(table_findings(state, table, metadata, known.deletes)))
                 compared[table_id] = ComparedTable(state, diff)
             else:
-                diff = comparisons[table_id].result(table_findings(state, table, metadata))
+                diff = comparisons[table_id].result(table_findings(state, table, metadata, known.deletes))
                 compared[table_id] = ComparedTable(state, diff)
         return compared
 

@@ -13,7 +13,7 @@ from components.lib.lake.storage.objects import ObjectMissing
 from components.lib.lake.storage.output_streams import ChecksummedSink
 from components.lib.lake.table_lookup import full_name
 from registry.contract import MetadataStore
-from registry.models import LakeTable, TableFile
+from registry.models import LakeTable, TableDeleteFile, TableFile
 
 _CHUNK = 8 << 20
 _ALGORITHM = "sha256:"
@@ -66,6 +66,7 @@ class StorageCheck:
                 result.checked += 1
                 progress(name, result.checked, max(total, result.checked))
 
+        await self._check_deletes(table, result)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(feed())
@@ -74,6 +75,20 @@ class StorageCheck:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed
         return result
+
+    async def _check_deletes(self, table: LakeTable, result: StorageCheckResult) -> None:
+        """Asks for the sizes of delete files; engines write them without a checksum."""
+        missing: list[TableDeleteFile] = []
+        after = 0
+        while page := await self._store.list_delete_files(table.id, after=after):
+            for file in page:
+                result.checked += 1
+                if await self._objects.size(file.file_path) is None:
+                    missing.append(file)
+            after = page[-1].id
+        for file in missing:
+            if file in await self._store.list_delete_files(table.id, after=file.id - 1, limit=1):
+                result.found.setdefault(DifferenceKind.DELETES_MISSING, []).append(file.file_path)
 
     async def _check(self, file: TableFile, result: StorageCheckResult) -> None:
         problem = await self._problem(file, result)

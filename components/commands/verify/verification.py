@@ -94,6 +94,7 @@ class Verification:
             report = self._reports[table_id] = TableVerification(
                 table.name, table.metadata.format, table.total.files, table.total.rows, table.total.size_bytes
             )
+            report.delete_files, report.rows_deleted = table.deletes.total(), min(table.rows_deleted, table.total.rows)
             report.statistics_repaired = table_id in repaired
             wrong = list(table.wrong_statistics())
             if wrong:
@@ -109,7 +110,7 @@ class Verification:
         if found is None or found.external_commits or found.digest != table.digest:
             return False
         self._describe(table.table.id, found)
-        return not any(table_findings(found, table.table, table.metadata))
+        return not any(table_findings(found, table.table, table.metadata, table.deletes))
 
     def _describe(self, table_id: int, found: IcebergState | None) -> None:
         report = self._reports[table_id]
@@ -199,6 +200,5 @@ class Verification:
         report.objects_checked, report.bytes_checked = result.checked, result.bytes_read
         report.without_checksum = result.without_checksum
         for kind, items in sorted(result.found.items()):
-            missing = kind is DifferenceKind.FILE_MISSING
-            cause = diagnosis.of_missing_object(table.name) if missing else diagnosis.of_changed_object(table.name)
+            cause = diagnosis.of_object(kind, table.name)
             report.differences.append(Difference(kind, sorted(items), cause))

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
+from time import time
 
 from click.testing import CliRunner, Result
+from prometheus_client.parser import text_string_to_metric_families
 
 from astha.cli.exit_codes import Exit
 from astha.cli.root import main
@@ -45,6 +48,43 @@ async def test_differences(stage: Stage) -> None:
         "registered, but not in Iceberg",
         "missing in storage",
     }
+
+
+def metrics_in(path: Path) -> dict[str, float]:
+    families = text_string_to_metric_families(path.read_text())
+    return {sample.name.removeprefix("astha_verify_"): sample.value for family in families for sample in family.samples}
+
+
+async def test_metrics(stage: Stage, tmp_path: Path) -> None:
+    """A verification that could not be completed leaves the file as it is."""
+    path = tmp_path / "verify.prom"
+    await stage.insert(await stage.create())
+    await stage.commit()
+    began = time()
+    assert (await call(stage, "--metrics", str(path))).exit_code == Exit.OK
+    found = metrics_in(path)
+    assert began <= found.pop("last_run_timestamp_seconds") <= time()
+    assert found.pop("duration_seconds") > 0
+    assert found == {"tables": 1, "different_tables": 0, "differences": 0}
+
+    stage.execute("UPDATE tables SET row_count = 17")
+    assert (await call(stage, "--metrics", str(path))).exit_code == Exit.PROBLEM
+    found = metrics_in(path)
+    assert (found["different_tables"], found["table_differences"]) == (1, found["differences"])
+    assert found["differences"] >= 1
+
+    unreachable = ["--set", "lake.catalog.type=rest", "--set", "lake.catalog.uri=http://127.0.0.1:9/"]
+    assert (await call(stage, "--metrics", str(path), *unreachable)).exit_code == Exit.UNAVAILABLE
+    assert metrics_in(path) == found
+
+
+async def test_metrics_that_can_not_be_written(stage: Stage, tmp_path: Path) -> None:
+    await stage.insert(await stage.create())
+    await stage.commit()
+    done = await call(stage, "--metrics", str(tmp_path / "nowhere" / "verify.prom"))
+    assert done.exit_code == Exit.UNAVAILABLE
+    assert "equal: 1 tables" in done.stdout
+    assert "the metrics can't be written" in done.stderr
 
 
 async def test_statistics_are_repaired(stage: Stage) -> None:

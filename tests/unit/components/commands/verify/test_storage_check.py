@@ -10,7 +10,7 @@ from components.commands.verify.storage_check import StorageCheck, StorageCheckR
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.lake.storage.output_streams import checksum_of
 from registry.inputs import FileDraft
-from registry.models import LakeTable, TableFile
+from registry.models import LakeTable, TableDeleteFile, TableFile
 from tests.parquet_files import as_row
 
 TABLE = LakeTable(1, "shop", "orders", "s3://b/t", 0, 0, 0, 0, "active", 0, 0)
@@ -38,6 +38,9 @@ class Registry:
 
     async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
         return [file for file in self.files if file.file_path in paths and file.file_path not in self.gone]
+
+    async def list_delete_files(self, table_id: int, *, after: int = 0) -> list[TableDeleteFile]:
+        return []
 
 
 class Bucket:
