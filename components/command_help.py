@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SHORT_HELP: Mapping[str, str] = {
+    "catalog": "Serve the tables as an Iceberg REST catalog.",
     "compaction": "Show, explain, run and cancel compactions.",
     "consume": "Print the records of a topic.",
     "groups": "List, inspect, reset and delete consumer groups.",

@@ -1,0 +1,36 @@
+"""A daemon with the Iceberg updater beside the catalog, and `astha verify` of what both have written."""
+
+from __future__ import annotations
+
+from astha.clock import SystemLoopClock
+from astha.subscribers import ComponentContext
+from components.commands.verify.verification import Verification, VerifyOptions
+from components.iceberg_updater.settings import UpdaterSettings
+from components.iceberg_updater.subscriber import IcebergUpdater
+from components.lib.lake.iceberg import IcebergTables, open_catalog
+from components.lib.lake.iceberg.registry_identity import recorded_identity
+from components.lib.lake.storage.objects import Objects
+from registry.connect import open_store
+from tests.fixtures.daemons import RunDaemon, Running
+
+
+async def iceberg_daemon(run_daemon: RunDaemon, context: ComponentContext) -> Running:
+    updater = IcebergUpdater(UpdaterSettings(retry_initial_s=0.05, retry_max_s=0.5), context)
+    running = await run_daemon(context.registry_url.get_secret_value(), {"iceberg_updater": updater})
+    await running.live()
+    return running
+
+
+async def require_equal(context: ComponentContext) -> None:
+    """Waits for the updater, and requires that registry, Iceberg and storage are equal."""
+    url, lake = context.registry_url.get_secret_value(), context.lake
+    store = await open_store(url)  # with the real clock: it waits
+    iceberg = IcebergTables(open_catalog(url, lake), await recorded_identity(store))
+    try:
+        options = VerifyOptions(timeout_s=60.0, files=True)
+        report = await Verification(store, iceberg, Objects(lake), SystemLoopClock(), options).run()
+        assert report.equal, report
+        assert len(report.tables) > 0
+    finally:
+        iceberg.close()
+        await store.close()
