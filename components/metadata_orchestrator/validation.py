@@ -9,7 +9,7 @@ from pathlib import Path
 
 from astha.subscribers import CheckResult, LakeSettings
 from components.lib.lake.schema.evolution import check_evolution
-from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.schema.table_schema import BY_ENGINES, SchemaProblem, TableSchema
 from components.lib.lake.storage.location_checks import check_warehouse
 from components.lib.lake.storage.locations import BadLocation, Location, join, parse
 from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageError
@@ -59,13 +59,19 @@ def probe_of(location: str) -> str:
 
 
 def invalid_versions(versions: Sequence[TableMetadata]) -> dict[int, str]:
-    """Returns the problem of each invalid version. A version is compared with the last valid one before it."""
+    """Returns the problem of each invalid version. A version is compared with the last valid one before it.
+
+    One that another engine has made through the catalog has followed Iceberg's rules, which allow more.
+    """
     valid: list[TableSchema] = []
     invalid: dict[int, str] = {}
     for metadata in sorted(versions, key=lambda version: version.schema_version):
         try:
-            schema = TableSchema.of(metadata)
-            problems = check_evolution(valid[-1], schema, valid[:-1]) if valid else []
+            schema = TableSchema.read(metadata)
+            if schema.unwritable is not None and metadata.storage_engine != BY_ENGINES:
+                raise SchemaProblem(schema.unwritable)
+            checked = valid and metadata.storage_engine != BY_ENGINES
+            problems = check_evolution(valid[-1], schema, valid[:-1]) if checked else []
         except SchemaProblem as problem:
             invalid[metadata.schema_version] = str(problem)
             continue

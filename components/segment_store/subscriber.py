@@ -36,6 +36,8 @@ from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.reader.block_cache import BlockCachePolicy
 from components.lib.streams.reader.disk_cache import DiskBlockCache
+from components.segment_store.consumer_lag import lag_metrics, read_lag
+from components.segment_store.lease_states import LeaseStates
 from components.segment_store.maintenance.merge_policy import SmallSegments
 from components.segment_store.maintenance.merging import Merger
 from components.segment_store.maintenance.retention import PartitionSizes, TopicRetention
@@ -67,6 +69,8 @@ class SegmentStore(Component):
         self._retention = TopicRetention(
             context.store, context.clock, settings.retention_batch_segments, self._partition_sizes, self._guard
         )
+        self._leases = LeaseStates()
+        self._lag_metrics: list[Metric] = []
         self._counters: Counter[str] = Counter()
         self._maintenance = BackgroundTasks("segment store", context.clock)
         self._progress_at: dict[str, float] = {}  # running steps, and when they last made progress
@@ -126,6 +130,10 @@ class SegmentStore(Component):
         async for page in snapshot.rows(Segment):
             self._small_segments.add(page)
             self._partition_sizes.add(page)
+        leases = LeaseStates()
+        async for rows in snapshot.rows(PartitionLease):
+            leases.add(rows)
+        self._leases = leases
         self._start_maintenance()
 
     def work(self) -> Iterator[Work]:
@@ -153,6 +161,8 @@ class SegmentStore(Component):
             ("maintenance_failures", "Maintenance steps that failed and will be retried."),
         ):
             yield Metric(name, help_text, self._counters[name], kind="counter")
+        yield from self._leases.metrics(self._clock.now_ms())
+        yield from self._lag_metrics
 
     def _start_maintenance(self) -> None:
         """Called after the count: retention and merging must not act on a partial count."""
@@ -163,6 +173,7 @@ class SegmentStore(Component):
         if settings.merge:
             self._every(settings.merge_every_s, "merging", self.merge)
         self._every(settings.cleanup_every_s, "cleanup", self.clean_up)
+        self._every(settings.lag_every_s, "consumer lag", self.measure_lag)
 
     # ---- maintenance --------------------------------------------------------------------------------------
 
@@ -209,6 +220,11 @@ class SegmentStore(Component):
                 with suppress(NotFound):  # another daemon did it
                     await self._store.deregister_agent(agent.agent_id)
 
+    async def measure_lag(self) -> None:
+        """Measures the lag of all consumer groups once."""
+        lags = await read_lag(self._store)
+        self._lag_metrics = list(lag_metrics(lags, self._clock.now_ms()))
+
     def _count_segments(self, events: Sequence[Event[Row]]) -> None:
         new = []
         for event in events:
@@ -225,6 +241,7 @@ class SegmentStore(Component):
             elif isinstance(row, PartitionLease) and isinstance(event.before, PartitionLease):
                 taken = row.epoch != event.before.epoch and row.leader_agent_id != event.before.leader_agent_id
                 self._counters["lease_takeovers"] += taken
+            self._leases.apply(event)
         if new:
             self._small_segments.add(new)
             self._partition_sizes.add(new)

@@ -8,7 +8,7 @@ import msgspec
 
 from components.snapshotter.policy import SnapshotPolicy
 from registry.json_text import parse_json_as
-from registry.models import FileAwaitingDeletion, TableFile, TableSnapshot
+from registry.models import FileAwaitingDeletion, TableSnapshot
 
 
 class RetentionDecision(msgspec.Struct, frozen=True):
@@ -66,6 +66,13 @@ def _decide_snapshot(
     return RetentionDecision(name, True, "; ".join(reasons), row.id)
 
 
+class _RemovedFile(msgspec.Struct, frozen=True):
+    """The common part of a removed data file and a removed delete file."""
+
+    created_at: int
+    operation: str = ""
+
+
 def decide_files(
     files: Iterable[FileAwaitingDeletion],
     referenced: Mapping[str, int],
@@ -102,7 +109,7 @@ def _decide_file(
     if behind is not None:
         return decision(False, behind)
     if uncertain_since is not None:
-        row = parse_json_as(file.file, TableFile)
+        row = parse_json_as(file.file, _RemovedFile)
         if row.operation == "rollback" or row.created_at >= uncertain_since:
             return decision(False, "added and removed since Iceberg's last commit, which may not contain that yet")
     return decision(True, f"removed {_span(age_ms)} ago ({file.reason}), and no snapshot needs it")

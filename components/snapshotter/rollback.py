@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -16,14 +17,14 @@ from pyiceberg.table.snapshots import Snapshot
 
 from astha.errors import AsthaError
 from components.lib.lake.file_set_digest import LiveFile
-from components.lib.lake.iceberg import IcebergTables, live_files
+from components.lib.lake.iceberg import IcebergTables, LiveDeleteFile, delete_files, live_files
 from components.lib.lake.storage.objects import Objects
 from components.snapshotter.snapshot_requests import BlockingCall
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict
 from registry.inputs import FileDraft
 from registry.json_text import parse_json_as
-from registry.models import LakeTable, TableFile
+from registry.models import LakeTable, TableDeleteFile, TableFile
 
 _ATTEMPTS = 5
 _MAX_CONCURRENT = 32
@@ -36,12 +37,14 @@ class CantRollBack(AsthaError):
 
 
 class RollbackPlan(msgspec.Struct, frozen=True):
-    """The files to remove from the table, and those to restore."""
+    """The files to remove from the table, and those to restore. Rows that delete files delete count as rows."""
 
     table: LakeTable
     snapshot_id: int
     removed: list[TableFile]
     restored: list[FileDraft]
+    kept_deletes: list[TableDeleteFile] = []
+    removed_deletes: list[TableDeleteFile] = []  # of other engines, after the snapshot
 
     @property
     def rows(self) -> int:
@@ -58,7 +61,7 @@ class Rollback:
 
     async def plan(self, table: LakeTable, name: str) -> RollbackPlan:
         """`name` is a tag or a snapshot id. Raises `CantRollBack` if a file of the snapshot cannot be restored."""
-        snapshot_id, wanted = await self._call(lambda: self._snapshot(table, name))
+        snapshot_id, wanted, deletes = await self._call(lambda: self._snapshot(table, name))
         removed: list[TableFile] = []
         # In one page, for consistency: a swap between two pages would show both its inputs and its outputs.
         for file in await self._store.list_files(table.id, limit=_NO_LIMIT):
@@ -68,7 +71,9 @@ class Rollback:
                 removed.append(file)
         restored = await self._restored(table, name, wanted)
         await self._require_in_storage(name, restored)
-        return RollbackPlan(table, snapshot_id, removed, restored)
+        kept, after = await self._deletes(table, deletes)
+        _require_applied(name, deletes, kept, restored)
+        return RollbackPlan(table, snapshot_id, removed, restored, kept, after)
 
     async def roll_back(self, table: LakeTable, name: str) -> RollbackPlan:
         """Plans and performs; plans again if files of the plan have changed. Returns the plan that was performed."""
@@ -90,14 +95,30 @@ class Rollback:
             plan.restored,
             operation="rollback",
             operation_id=f"rollback-{plan.snapshot_id}-{secrets.token_hex(4)}",
+            seen_deletes=plan.kept_deletes,
+            removed_deletes=plan.removed_deletes,
         )
 
-    def _snapshot(self, table: LakeTable, name: str) -> tuple[int, dict[str, LiveFile]]:
+    def _snapshot(self, table: LakeTable, name: str) -> tuple[int, dict[str, LiveFile], Counter[LiveDeleteFile]]:
         loaded = self._tables.load(table)
         if loaded is None:
             raise CantRollBack(f"{table.database}.{table.name} has no Iceberg table: the daemon creates it")
         snapshot = find_snapshot(loaded, name)
-        return snapshot.snapshot_id, {file.path: file for file in live_files(loaded, snapshot)}
+        files = {file.path: file for file in live_files(loaded, snapshot)}
+        return snapshot.snapshot_id, files, delete_files(loaded, snapshot)
+
+    async def _deletes(
+        self, table: LakeTable, wanted: Counter[LiveDeleteFile]
+    ) -> tuple[list[TableDeleteFile], list[TableDeleteFile]]:
+        """Returns the table's delete files that the snapshot has, and those that it does not have."""
+        kept: list[TableDeleteFile] = []
+        others: list[TableDeleteFile] = []
+        after = 0
+        while page := await self._store.list_delete_files(table.id, after=after):
+            for file in page:
+                (kept if LiveDeleteFile(file.file_path, file.row_count) in wanted else others).append(file)
+            after = page[-1].id
+        return kept, others
 
     async def _restored(self, table: LakeTable, name: str, wanted: dict[str, LiveFile]) -> list[FileDraft]:
         missing, after = dict(wanted), 0
@@ -160,6 +181,30 @@ def draft_of(file: TableFile) -> FileDraft:
         is_compressed=file.is_compressed,
         column_stats=file.column_stats,
     )
+
+
+def _require_applied(
+    name: str, wanted: Counter[LiveDeleteFile], kept: Sequence[TableDeleteFile], restored: Sequence[FileDraft]
+) -> None:
+    """Raises `CantRollBack` if rows that were deleted in the snapshot would come back.
+
+    A restored file becomes newer than all delete files, so that these no longer apply to it.
+    """
+    way_out = "let an engine roll the table back through the catalog (in Spark: rollback_to_snapshot)"
+    lost = wanted - Counter(LiveDeleteFile(file.file_path, file.row_count) for file in kept)
+    if lost:
+        gone = [file.path for file in lost]
+        raise CantRollBack(f"{name}: {len(gone)} of its delete files are no longer there: {_shown(gone)}: {way_out}")
+    paths, partitions = {draft.file_path for draft in restored}, {draft.partition_path for draft in restored}
+    for file in kept:
+        if file.content == "equality" or (file.referenced_data_file is None and file.partition_path == ""):
+            applies = bool(restored)
+        elif file.referenced_data_file is None:
+            applies = file.partition_path in partitions
+        else:
+            applies = file.referenced_data_file in paths
+        if applies:
+            raise CantRollBack(f"{name}: {file.file_path} deletes rows of a file that has to be restored: {way_out}")
 
 
 def _shown(paths: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from pyiceberg.catalog import Catalog
 
 from astha.subscribers import (
     Area,
+    Commit,
     Component,
     ComponentContext,
     ConsistentRead,
@@ -95,7 +96,7 @@ class Snapshotter(Component):
             if isinstance(row, TableSnapshot):
                 self._scheduler.observe(row)
                 if row.status == "requested":
-                    self._fulfil(row, event.position)
+                    self._fulfil(row, event.position, event.commit)
             elif isinstance(row, TableFile | TableMetadata):
                 changed.add(row.table_id)
         for table_id in changed:
@@ -145,7 +146,7 @@ class Snapshotter(Component):
         """Runs one round of maintenance."""
         await self._maintenance.run_round(self._opened_tables(), self._call, self._states)
 
-    def _fulfil(self, row: TableSnapshot, position: Position) -> None:
+    def _fulfil(self, row: TableSnapshot, position: Position, commit: Commit | None = None) -> None:
         settings = self._settings
         requests = SnapshotRequests(
             self._store,
@@ -160,7 +161,12 @@ class Snapshotter(Component):
         async def fulfil() -> None:
             self._limiter.open_requests += 1
             try:
-                done = await requests.fulfil(row, position)
+                with self._context.trace("snapshot", commit, table_id=row.table_id, request=row.id) as span:
+                    done = await requests.fulfil(row, position)
+                    if done is not None:
+                        span.set(status=done.status, tag=done.tag or "")
+                        if done.status == "failed":
+                            span.fail(done.reason or "failed")
             finally:
                 self._limiter.open_requests -= 1
             if done is not None:

@@ -92,10 +92,16 @@ def read_kafka(address: str) -> str:
     """A consumer as any program would write it. Returns the first change of the topic as text."""
     from kafka import KafkaConsumer
 
-    consumer = KafkaConsumer(f"{PREFIX}.topics", bootstrap_servers=address, auto_offset_reset="earliest")
+    consumer = KafkaConsumer(
+        f"{PREFIX}.topics",
+        bootstrap_servers=address,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(PATIENCE_S * 1000),
+    )
     with closing(consumer):
-        found = consumer.poll(timeout_ms=int(PATIENCE_S * 1000), max_records=1)
-    (record,) = (record for records in found.values() for record in records)
+        record = next(iter(consumer), None)
+    if record is None:
+        raise RuntimeError(f"no record arrived within {PATIENCE_S:g} s")
     envelope = json.loads(record.value)
     return f"op={envelope['op']} after={json.dumps(envelope['after'])}"
 

@@ -66,11 +66,11 @@ def describe(
 ) -> Description:
     problem, columns, partition_by, sort_by = None, [], [], []
     try:
-        schema = TableSchema.of(shown, table=full_name(table))
+        schema = TableSchema.read(shown, table=full_name(table))
     except SchemaProblem as error:
         problem = str(error)
     else:
-        iceberg = schema.iceberg
+        problem, iceberg = schema.unwritable, schema.iceberg
         columns = [
             Column(field.field_id, field.name, show(field.field_type), field.required, field.doc)
             for field in iceberg.fields
@@ -161,6 +161,6 @@ def print_partitions(partitions: Sequence[TableStats]) -> None:
 
 def _width(version: TableMetadata) -> int | None:
     try:
-        return len(TableSchema.of(version).iceberg.fields)
+        return len(TableSchema.read(version).iceberg.fields)
     except SchemaProblem:
         return None

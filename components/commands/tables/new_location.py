@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.settings import Settings
-from components.lib.lake.storage.location_checks import overlap, probe_location, require_free
-from components.lib.lake.storage.locations import canonical, table_location
+from components.lib.lake.storage.location_checks import free_default, probe_location, require_free
+from components.lib.lake.storage.locations import canonical
 from components.lib.lake.storage.objects import Objects, StorageError
 from registry.engines import parse_url, sqlite_path
 from registry.models import LakeTable
@@ -29,20 +28,14 @@ class NewLocation:
 
     async def choose(self, tables: Sequence[LakeTable]) -> str:
         """Raises `BadLocation` if it is not free, `Failure` if no files can be written there."""
-        location = self.location or self._default(tables)
+        warehouse = self.settings.lake.warehouse
+        location = self.location or free_default(warehouse, self.database, self.name, tables)
         registry = self.settings.registry
         file = None if registry.is_postgres else sqlite_path(parse_url(registry.url.get_secret_value()))
-        require_free(location, tables, warehouse=canonical(self.settings.lake.warehouse), registry_file=file)
+        require_free(location, tables, warehouse=canonical(warehouse), registry_file=file)
         if self.probed:
             await self._probe(location)
         return location
-
-    def _default(self, tables: Sequence[LakeTable]) -> str:
-        """A renamed table keeps the location of its former name: then the new one gets a random suffix."""
-        usual = table_location(self.settings.lake.warehouse, self.database, self.name)
-        if not any(overlap(usual, table.location) for table in tables):
-            return usual
-        return f"{usual}-{secrets.token_hex(6)}"
 
     async def _probe(self, location: str) -> None:
         objects = Objects(self.settings.lake, timeout_s=_PROBE_TIMEOUT_S, retry_s=_PROBE_TIMEOUT_S)

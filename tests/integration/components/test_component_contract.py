@@ -10,12 +10,15 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
+from astha.lanes.lane import Lane
+from astha.lanes.state import LaneState
 from astha.routing.subscriptions import read_subscriptions, require_match
 from astha.subscribers import (
     Component,
     ComponentContext,
     LakeSettings,
     MetadataStore,
+    Position,
     ReportsProblems,
     Startable,
     Stoppable,
@@ -24,7 +27,7 @@ from astha.subscribers.contract import is_durable
 from astha.subscribers.loader import load_component
 from tests.fixtures.daemons import RunDaemon
 from tests.fixtures.stores import OpenStore
-from tests.samples import TABLE
+from tests.samples import TABLE, file
 
 ROOT = Path(__file__).parents[3]
 SUBSCRIPTIONS = read_subscriptions(ROOT / "subscriptions.yaml")
@@ -75,6 +78,32 @@ async def test_start_reads_no_registry_rows(name: str, url: str, opened: OpenSto
         assert set(store.verbs) <= IDENTITY, "rows come by on_refresh"
     finally:
         await component.stop()
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("name", DURABLE)
+async def test_a_component_is_started_again_when_leadership_is_won_again(
+    name: str, url: str, opened: OpenStore, run_daemon: RunDaemon, tmp_path: Path
+) -> None:
+    """In the same process: the daemon stops its components when it loses the lease."""
+    store = await opened(url)
+    context = ComponentContext(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(tmp_path)))
+    component = load_component(name, {}, context)
+    for life in range(3):
+        running = await run_daemon(url, {name: component})
+        await running.live()
+        await store.create_topic(f"topic-{life}", 1)
+        table = await store.create_table("db", f"table{life}", f"file://{tmp_path}/table{life}", TABLE)
+        if name == "compactor":  # others would read the file
+            await store.add_files(table.id, [file(f"file{life}")])
+        written, lane = await store.position(), running.lane(name)
+        await running.until(partial(_reached, lane, written), f"the changes of life {life} delivered to {name}")
+        assert lane.counts.delivered, "delivered, not refreshed"
+        await running.stop()
+
+
+def _reached(lane: Lane, position: Position) -> bool:
+    return lane.state is LaneState.LIVE and lane.position >= position
 
 
 async def test_the_orchestrator_finds_known_problems_again_after_a_restart(

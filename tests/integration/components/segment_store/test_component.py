@@ -186,3 +186,27 @@ async def test_maintenance_waits_for_the_first_refresh_and_reports_stuck_steps(
         await eventually(lambda: list(component.work()) == [], "its end")
     finally:
         await component.stop()
+
+
+async def test_consumer_lag_and_leases_are_metrics(daemons: DaemonHarness, harness: StreamHarness) -> None:
+    """Groups and leases of before the start and of after it count. The clock of the harness's store is years behind."""
+    await harness.write(10)
+    for group, offset in (("readers", 4), ("done", 10)):
+        await daemons.store.ensure_consumer_group(group)
+        await daemons.store.commit_offset(group, TOPIC, 0, offset)
+    await daemons.store.register_agent("a", "local")
+    await harness.store.acquire_partition_lease(TOPIC, 0, "a", 1_000)
+    component, running = await daemons.start(**{**IDLE, "lag_every_s": 0.05})
+    await daemons.store.acquire_partition_lease(TOPIC, 1, "a", 600_000)
+
+    def shown() -> dict[tuple[str, ...], float]:
+        return {(metric.name, *metric.labels.values()): metric.value for metric in component.metrics()}
+
+    await running.until(lambda: shown()["leases", "held"] == 1, "a lease that is held")
+    assert (shown()["leases", "expired"], shown()["lease_holders",]) == (1, 1)
+    await running.until(lambda: ("consumer_lag_records", "readers", TOPIC) in shown(), "a measured lag")
+    assert shown()["consumer_lag_records", "readers", TOPIC] == 6
+    assert shown()["consumer_lag_records", "done", TOPIC] == 0
+    assert shown()["consumer_idle_seconds", "done", TOPIC] == 0
+    await harness.write(5)
+    await running.until(lambda: shown()["consumer_lag_records", "readers", TOPIC] == 11, "a growing lag")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 SUBSCRIPTIONS = """
 components:
   iceberg_updater:
-    tables: [table_metadata, table_files]
+    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]
   snapshotter:
     tables: [table_metadata, table_files, table_snapshots]
     settings: {check_every_s: 0.2, maintenance_every_s: 0.5, defaults: {snapshot.grace: 0s}}
@@ -59,6 +59,7 @@ def rows_at(astha: Astha, tag: str) -> int:
     return int(row["summary"]["total-records"])
 
 
+@pytest.mark.parametrize("backend", [pytest.param("sqlite", marks=pytest.mark.long), "postgres"], indirect=True)
 def test_from_request_to_rollback(astha: Astha) -> None:
     done(astha, "tables", "create", "shop.orders", "--column", "id:long!")
     insert(astha, 1, 2)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from astha.subscribers import LakeSettings, S3Settings
@@ -93,6 +94,15 @@ def test_an_invalid_version_is_named_and_skipped_for_the_next_comparison() -> No
     bad = invalid_versions([version(1, ID), version(2, narrowed), version(3, ID)])
     assert list(bad) == [2]
     assert "column id" in bad[2]
+
+
+def test_a_version_of_another_engine_follows_icebergs_rules() -> None:
+    nanoseconds = {"id": 2, "name": "n", "required": False, "type": "timestamp_ns"}
+    other_id = {**ID, "id": 9}
+    versions = [version(1, ID), version(2, ID, nanoseconds), version(3, other_id)]
+    assert list(invalid_versions(versions)) == [2, 3]
+    adopted = [msgspec.structs.replace(row, storage_engine="iceberg") for row in versions]
+    assert invalid_versions(adopted) == {}
 
 
 @pytest.mark.parametrize("schema", ["{}", "[]", '"text"', '{"type":"struct","fields":[{"id":1}]}', "not JSON"])
