@@ -47,10 +47,15 @@ def read_with_duckdb(table: Table, files: AbstractFileSystem | None = None) -> R
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
         if files is not None:
             connection.register_filesystem(files)
-        for extension in ("avro", "iceberg"):
-            connection.execute(f"LOAD '{_extension(extension)}'")
+        load_extensions(connection, "avro", "iceberg")
         query = f'SELECT "{number}", "{amount}" FROM iceberg_scan(?)'
         return sorted(connection.execute(query, [table.metadata_location.removeprefix("file://")]).fetchall())
+
+
+def load_extensions(connection: duckdb.DuckDBPyConnection, *names: str) -> None:
+    """Loads extensions from their packages: DuckDB itself would download them."""
+    for name in names:
+        connection.execute(f"LOAD '{_extension(name)}'")
 
 
 def s3_files(s3: S3Settings) -> AbstractFileSystem:

@@ -6,40 +6,34 @@ import asyncio
 import json
 import random
 import signal
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from pydantic import SecretStr
 from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.context import ComponentContext, LakeSettings
+from astha.subscribers.context import LakeSettings
 from components.commands.verify.report import DifferenceKind
 from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.iceberg import IcebergTables
 from components.lib.lake.storage.objects import Objects
-from components.lib.storage_manager import StorageManager, StorageSettings
-from registry.connect import open_store
 from registry.contract import MetadataStore
 from tests.e2e.engines import Rows, read_with_pyiceberg
 from tests.e2e.expected_rows import ExpectedRows
+from tests.e2e.settled import SETTLE_S, opened_lake, require_compacted, require_equal, until_updater_is_live
 from tests.e2e.writers import Writer
-from tests.integration.astha.processes import Astha, Daemon
-from tests.lake import environment_of, iceberg_tables
-from tests.waiting import eventually, eventually_now
+from tests.integration.astha.processes import Astha
+from tests.lake import environment_of
+from tests.waiting import eventually
 
 WRITERS = 4
 KILLS = 3
-SETTLE_S = 240.0
 
 SUBSCRIPTIONS = """
 components:
   iceberg_updater:
-    tables: [table_metadata, table_files]
+    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]
     lane: {delivery_timeout_s: 60, health_timeout_s: 30, backoff_max_s: 1, breaker_reset_s: 1}
     settings: {max_snapshots: 20}
   metadata_orchestrator:
@@ -55,7 +49,7 @@ components:
       request_timeout_s: 20
   compactor:
     use: tests.e2e.local_compactor:create
-    tables: [table_files, table_stats]
+    tables: [table_files, table_stats, table_delete_files]
     lane: {backoff_max_s: 1, breaker_reset_s: 1}
     settings: {heartbeat_s: 0.5, stale_after_s: 3, check_every_s: 0.5, defaults: {compaction.min-inputs: 4}}
 """
@@ -85,7 +79,7 @@ class LakeRun:
     async def run_with_kills(self, seconds: float) -> None:
         """Runs writers and kills the daemon at random, at least `KILLS` times, also on a slow machine."""
         enough = asyncio.Event()
-        async with self._lake() as (store, manager, tables):
+        async with opened_lake(self.url, self.lake) as (store, manager, tables):
             objects = Objects(self.lake)
             writers = [
                 Writer(
@@ -140,11 +134,11 @@ class LakeRun:
         """Runs a daemon without kills: registry, Iceberg, storage, engines and expected rows must agree."""
         daemon = self.astha.run()
         await asyncio.to_thread(until_updater_is_live, daemon)
-        await self._require_equal(daemon)
-        async with self._lake() as (store, _, tables):
+        await require_equal(self.astha, daemon, self.seed)
+        async with opened_lake(self.url, self.lake) as (store, _, tables):
             await self._require_drops(store)
             await self._require_requests(store)
-            await self._require_compacted(store)
+            await require_compacted(store, self.seed)
             for table in await store.list_tables():
                 expected = self.expected_rows.expected(table.id)
                 assert table.row_count == len(expected), f"seed {self.seed}: {table}"
@@ -158,7 +152,7 @@ class LakeRun:
                     assert found == expected, (
                         f"seed {self.seed}: {name} reads {table.name} differently: {_difference(found, expected)}"
                     )
-        await self._require_equal(daemon)
+        await require_equal(self.astha, daemon, self.seed)
         daemon.send(signal.SIGTERM)
         assert await asyncio.to_thread(daemon.ended) == 0
         self._require_no_repairs()
@@ -168,18 +162,6 @@ class LakeRun:
         for daemon in self.astha.started:
             repairs = [line for line in daemon.lines if "is not in Iceberg's" in json.dumps(line)]
             assert not repairs, f"seed {self.seed}: {repairs}"
-
-    async def _require_equal(self, daemon: Daemon) -> None:
-        done = await asyncio.to_thread(self._verify)
-        assert done.returncode == 0, f"seed {self.seed}: {done.stdout}{done.stderr}\n{_warnings(daemon)}"
-        assert json.loads(done.stdout)["equal"]
-
-    def _verify(self) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "astha.cli", "verify", "--files", "--checksums", "--json", "--timeout", "120"]
-        return subprocess.run(
-            command, cwd=self.directory, env=self.astha.environment, capture_output=True, text=True, check=False,
-            timeout=SETTLE_S,
-        )  # fmt: skip
 
     async def _require_drops(self, store: MetadataStore) -> None:
         """Waits until begun drops are finished and exactly the expected tables are left."""
@@ -200,54 +182,11 @@ class LakeRun:
 
         await eventually(answered, f"seed {self.seed}: every requested snapshot created or failed", SETTLE_S)
 
-    async def _require_compacted(self, store: MetadataStore) -> None:
-        """Requires that no compaction is left running, that some are done and that none failed."""
-
-        async def over() -> bool:
-            return not await store.list_compactions(statuses=["running"])
-
-        async def some_done() -> bool:
-            return bool(await store.list_compactions(statuses=["done"], limit=1))
-
-        # Writers and kills may have aborted every one of them until now, on a slow machine.
-        await eventually(some_done, f"seed {self.seed}: something is compacted", SETTLE_S)
-        await eventually(over, f"seed {self.seed}: no compaction is left running", SETTLE_S)
-        rows = await store.list_compactions(limit=10_000)
-        statuses = Counter(row.status for row in rows)
-        print(f"compactions: {dict(statuses)}")  # noqa: T201
-        assert not statuses["failed"], f"seed {self.seed}: {[row for row in rows if row.status == 'failed']}"
-
-    @asynccontextmanager
-    async def _lake(self) -> AsyncIterator[tuple[MetadataStore, StorageManager, IcebergTables]]:
-        store = await open_store(self.url)
-        tables = iceberg_tables(self.url, self.lake)
-        around = ComponentContext(store, SystemLoopClock(), SecretStr(self.url), self.lake)
-        try:
-            async with StorageManager(around, StorageSettings(fill_missing=True)) as manager:
-                yield store, manager, tables
-        finally:
-            tables.close()
-            await store.close()
-
     def close(self) -> None:
         for daemon in self.astha.started:
             daemon.close()
 
 
-def until_updater_is_live(daemon: Daemon) -> None:
-    """Waits for it, or for the end of the process."""
-
-    def live() -> bool:
-        lines = list(daemon.lines)
-        return any(line.get("component") == "iceberg_updater" and "is live" in line["event"] for line in lines)
-
-    eventually_now(lambda: live() or daemon.process.poll() is not None, "a live updater", SETTLE_S)
-
-
 def _difference(found: Rows, expected: Rows) -> str:
     missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     return f"{len(found)} rows of {len(expected)}; missing {missing[:5]}, not expected {extra[:5]}"
-
-
-def _warnings(daemon: Daemon) -> Sequence[object]:
-    return [line for line in daemon.lines if line.get("level") in ("warning", "error", "critical")][-20:]

@@ -23,7 +23,8 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import LakeTable
 from tests.e2e.engines import Spark, read_with_duckdb, read_with_pyiceberg
-from tests.e2e.run import until_updater_is_live
+from tests.e2e.settled import until_updater_is_live
+from tests.fixtures.collector import Collector
 from tests.integration.astha.processes import Astha, drop_slots
 from tests.lake import environment_of, iceberg_tables
 from tests.waiting import eventually, eventually_now
@@ -36,12 +37,12 @@ PATIENCE_S = 240.0
 SUBSCRIPTIONS = """
 components:
   iceberg_updater:
-    tables: [table_metadata, table_files]
+    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]
     lane: {delivery_timeout_s: 60, health_timeout_s: 30}
   metadata_orchestrator:
     tables: [tables, table_metadata]
   compactor:
-    tables: [table_files, table_stats]
+    tables: [table_files, table_stats, table_delete_files]
     lane: {health_timeout_s: 30}
 """
 
@@ -86,11 +87,13 @@ async def create(store: MetadataStore, lake: LakeSettings) -> LakeTable:
     return await store.create_table("shop", "orders", table_location(lake.warehouse, "shop", "orders"), schema.draft())
 
 
-async def test_two_thousand_small_files(astha: Astha, lake: LakeSettings, spark: Spark) -> None:
+async def test_two_thousand_small_files(astha: Astha, lake: LakeSettings, spark: Spark, collector: Collector) -> None:
+    """Its spans are seen too: one trace per job, with the groups that Spark has merged."""
     store = await open_store(astha.url)
     try:
         table = await create(store, lake)
-        daemon = astha.run()
+        traced = {"ASTHA_TRACING__ENABLED": "true", "ASTHA_TRACING__ENDPOINT": collector.url}
+        daemon = astha.run(environment=traced)
         await asyncio.to_thread(until_updater_is_live, daemon)
         around = ComponentContext(store, SystemLoopClock(), SecretStr(astha.url), lake)
         async with StorageManager(around) as manager:
@@ -128,5 +131,10 @@ async def test_two_thousand_small_files(astha: Astha, lake: LakeSettings, spark:
         assert json.loads(shown.stdout)[0]["files_saved"] == saved.input_files - saved.output_files
         daemon.send(signal.SIGTERM)
         assert await asyncio.to_thread(daemon.ended) == 0
+        jobs = {span.span_id: span for span in collector.named("compaction")}
+        assert [span.attributes["astha.status"] for span in jobs.values()].count("done") >= PARTITIONS
+        groups = collector.named("merge group")
+        assert {span.parent_id for span in groups} <= jobs.keys()
+        assert sum(span.attributes["astha.files"] for span in groups if span.error is None) >= saved.input_files
     finally:
         await store.close()

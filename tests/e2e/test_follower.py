@@ -21,7 +21,7 @@ from components.lib.storage_manager import StorageManager
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from tests.e2e.engines import read_with_duckdb, read_with_pyiceberg
-from tests.e2e.run import until_updater_is_live
+from tests.e2e.settled import until_updater_is_live
 from tests.integration.astha.processes import Astha, Daemon, drop_slots
 from tests.lake import environment_of, iceberg_tables
 from tests.servers.kafka import KafkaBroker
@@ -36,12 +36,12 @@ GROUP = "workers"
 LEADER = """
 components:
   iceberg_updater:
-    tables: [table_metadata, table_files]
+    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]
     lane: {{delivery_timeout_s: 60, health_timeout_s: 30, breaker_reset_s: 1}}
   metadata_orchestrator:
     tables: [tables, table_metadata]
   kafka_sink:
-    tables: [tables, table_metadata, table_files, table_stats]
+    tables: [tables, table_metadata, table_files, table_stats, table_delete_files]
     lane: {{health_timeout_s: 10, breaker_reset_s: 1}}
     settings: {{bootstrap_servers: "{broker}", layout: transactions, prefix: {prefix}}}
 """
@@ -49,7 +49,7 @@ components:
 FOLLOWER = """
 components:
   compactor:
-    tables: [table_files, table_stats]
+    tables: [table_files, table_stats, table_delete_files]
     lane: {health_timeout_s: 30, breaker_reset_s: 1}
     settings: {heartbeat_s: 0.5, stale_after_s: 3, check_every_s: 0.5, defaults: {compaction.min-inputs: 4}}
 """
@@ -103,6 +103,7 @@ async def insert(store: MetadataStore, url: str, lake: LakeSettings, first: int)
             await manager.insert("shop.orders", pa.table(rows))
 
 
+@pytest.mark.parametrize("backend", [pytest.param("sqlite", marks=pytest.mark.long), "postgres"], indirect=True)
 async def test_compaction_by_a_follower(daemons: TwoDaemons, url: str, lake: LakeSettings) -> None:
     store = await open_store(url)
     leader, follower = daemons.start()

@@ -20,6 +20,7 @@ from tests.integration.astha.processes import drop_slots
 from tests.waiting import eventually_now
 
 pytestmark = pytest.mark.slow
+"""The other half of databases and storages is run by `make faults`, for the time that CI has."""
 
 SHORT_S = 25.0
 
@@ -52,6 +53,7 @@ def s3_spark(s3_lake: LakeSettings, tmp_path: Path) -> Iterator[Spark]:
         yield made
 
 
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
 async def test_on_disk(
     make_run: Callable[[LakeSettings], LakeRun], lake: LakeSettings, seconds: float, spark: Spark
 ) -> None:
@@ -61,6 +63,7 @@ async def test_on_disk(
     await run.settle({"DuckDB": read_with_duckdb, "Spark": spark.read})
 
 
+@pytest.mark.parametrize("backend", [pytest.param("sqlite", marks=pytest.mark.long), "postgres"], indirect=True)
 async def test_on_s3(
     make_run: Callable[[LakeSettings], LakeRun], s3_lake: LakeSettings, seconds: float, s3_spark: Spark
 ) -> None:
