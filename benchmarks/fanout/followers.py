@@ -53,12 +53,11 @@ class DaemonJob(msgspec.Struct):
     sinks: dict[str, dict[str, Any]] = {}
 
 
-async def follower_figures(report: Report) -> None:
-    seconds, rounds = report.pick(10, 5), report.pick(3, 1)
+async def follower_figures(report: Report, kafka: KafkaBroker) -> None:
+    seconds, rounds = report.pick(10, 4), report.pick(3, 1)
     with tempfile.TemporaryDirectory(prefix="astha-benchmark-") as name, ExitStack() as servers:
         server = servers.enter_context(EmbeddedPostgres())
         prepare(server)
-        kafka = servers.enter_context(KafkaBroker(Path(name) / "kafka"))
         mosquitto = servers.enter_context(Mosquitto(Path(name) / "mosquitto"))
         streams = {
             "kafka": (f"kafka://{kafka.address}/{{prefix}}.transactions", _kafka_sink(kafka)),
@@ -95,6 +94,8 @@ def _measure(
         leader = DaemonJob(wal.url(), "astha", sinks=sinks)
         follower = DaemonJob(wal.url(), "follower", follows=stream)
         with _process(leader) as leading, _process(follower) as following:
+            _wait_until_live(leading, leader)
+            _wait_until_live(following, follower)
             with psycopg.connect(wal.url(), autocommit=True) as writer:
                 _commit(wal, writer, WARM_UP_S)
                 count = _commit(wal, writer, seconds)
@@ -106,20 +107,23 @@ def _measure(
 
 @contextmanager
 def _process(job: DaemonJob) -> Iterator[Connection]:
-    """Yields the connection to a daemon that is live."""
+    """Yields the connection to a daemon that starts."""
     processes = multiprocessing.get_context("spawn")
     ours, theirs = processes.Pipe()
     process = processes.Process(target=serve, args=(msgspec.json.encode(job), theirs), daemon=True)
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_LIMIT_S):
-            raise SystemExit(f"the daemon of group {job.group} is not live after {_LIMIT_S} s")
-        ours.recv()
         yield ours
     finally:
         process.kill()
         process.join()
+
+
+def _wait_until_live(daemon: Connection, job: DaemonJob) -> None:
+    if not daemon.poll(_LIMIT_S):
+        raise SystemExit(f"the daemon of group {job.group} is not live after {_LIMIT_S} s")
+    daemon.recv()
 
 
 def _commit(wal: Wal, writer: psycopg.Connection[Any], seconds: int) -> int:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
 import msgspec
 from kafka import KafkaProducer
 
+from astha.brokers.kafka import close
 from astha.clock import SystemLoopClock
 from astha.subscribers import Event, MetadataStore, Partition, Position, Row
 from astha.testing import FakeRegistry, make_context, make_row
 from benchmarks.report import Report, interleaved, rates
 from components.kafka_sink import create
-from components.kafka_sink.client import KafkaClients, close
+from components.kafka_sink.client import KafkaClients
 from components.kafka_sink.settings import KafkaSinkSettings
 from components.kafka_sink.subscriber import KafkaSink
 from tests.doubles.identity_store import IdentityStore
@@ -27,26 +26,22 @@ from tests.servers.kafka import KafkaBroker
 
 TABLE = "partitions"
 COMMIT_EVENTS = 100
+LINGER_MS = 20  # of kafka-python's producer, so that it fills its batches
 PER_CALL = 5_000
 """Events of a delivery: the lane passes on everything that is queued, at most 10,000."""
 
 Record = tuple[bytes, bytes, list[tuple[str, bytes]]]
 
 
-async def kafka_figures(report: Report) -> None:
-    with tempfile.TemporaryDirectory(prefix="astha-benchmark-") as name, KafkaBroker(Path(name)) as broker:
-        await _rates(report, broker)
-
-
-async def _rates(report: Report, broker: KafkaBroker) -> None:
-    events, rounds = report.pick(20_000, 10_000), report.pick(7, 5)
+async def kafka_figures(report: Report, broker: KafkaBroker) -> None:
+    events, rounds = report.pick(20_000, 5_000), report.pick(7, 4)
     async with _sink(broker, "tables") as tables, _sink(broker, "transactions") as transactions:
         await _deliver(tables, _commits(0, events))
         records = await asyncio.to_thread(_records, broker)
         producer = await asyncio.to_thread(_producer, broker)
 
         async def by_table(number: int) -> None:
-            await _deliver(tables, changes[number])
+            await _deliver(tables, commits[number])
 
         async def by_commit(number: int) -> None:
             await _deliver(transactions, commits[number])
@@ -54,7 +49,7 @@ async def _rates(report: Report, broker: KafkaBroker) -> None:
         async def bare(number: int) -> None:
             await asyncio.to_thread(_send, producer, records)
 
-        changes, commits = ([_commits(number, events) for number in range(1, rounds + 1)] for _ in range(2))
+        commits = [_commits(number, events) for number in range(1, rounds + 1)]
         seconds = await interleaved(rounds, tables=by_table, bare=bare, transactions=by_commit)
         await asyncio.to_thread(close, producer)
     _report(report, events, seconds, median([len(value) for _, value, _ in records]))
@@ -100,7 +95,7 @@ def _producer(broker: KafkaBroker) -> KafkaProducer:
     """A topic of its own, with as many partitions as the sink's."""
     settings = _settings(broker, "tables")
     create_topic(broker.address, "bare", settings.partitions)
-    return KafkaClients(settings, "bare").producer()
+    return KafkaClients(settings, "bare").producer(linger_ms=LINGER_MS)
 
 
 def _settings(broker: KafkaBroker, layout: str) -> KafkaSinkSettings:

@@ -40,10 +40,10 @@ async def mqtt_figures(report: Report) -> None:
 
 
 async def _rates(report: Report, broker: Mosquitto) -> None:
-    events = report.pick(20_000, 5_000)
+    events = report.pick(20_000, 4_000)
     messages = list(_encoded(FakeRegistry(), events))
     transactions = list(_commits(FakeRegistry(), events))
-    rounds = report.pick(6, 4)
+    rounds = report.pick(6, 3)
     async with _sink(broker) as sink, _bare(broker) as client:
 
         async def ours(number: int) -> None:

@@ -34,7 +34,8 @@ RATE = 20  # inserts a second
 WARM_UP = 20  # inserts that don't count
 TABLE = "bench.events"
 _POINTER = "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = 'bench' AND table_name = 'events'"
-_SUBSCRIPTIONS = "components: {iceberg_updater: {tables: [table_metadata, table_files]}}\n"
+_TABLES = "[table_metadata, table_files, table_delete_files, iceberg_commits]"
+_SUBSCRIPTIONS = f"components: {{iceberg_updater: {{tables: {_TABLES}}}}}\n"
 
 
 async def freshness_figures(report: Report) -> None:

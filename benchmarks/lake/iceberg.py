@@ -42,7 +42,7 @@ _NEIGHBOURS = 10
 async def commit_figures(report: Report) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        sample = _sample(directory)
+        sample = sample_file(directory)
         ours = await asyncio.to_thread(_ours, directory, sample, COMMITS)
         report.say(f"{COMMITS:,} commits, {_ms(mean(ours))} each")
         few = report.pick(200, 60)
@@ -106,13 +106,13 @@ def _stock(directory: Path, sample: TableFile, commits: int) -> list[float]:
     return seconds
 
 
-def _sample(directory: Path) -> TableFile:
+def sample_file(directory: Path, schema: TableSchema = SCHEMA) -> TableFile:
     """Returns a file as the storage manager writes it."""
     path = directory / "sample.parquet"
     numbers = pa.array(range(100))
-    rows = pa.table([numbers.cast(field.type) for field in SCHEMA.arrow()], schema=SCHEMA.arrow())
+    rows = pa.table([numbers.cast(field.type) for field in schema.arrow()], schema=schema.arrow())
     with path.open("wb") as sink:
-        written = ParquetEngine().write(rows, SCHEMA, sink)
+        written = ParquetEngine().write(rows, schema, sink)
     return TableFile(
         0, 1, path.name, path.as_uri(), written.size, "parquet", "", written.rows, written.checksum, True, 1,
         written.column_stats, "insert", None, 0, 0,

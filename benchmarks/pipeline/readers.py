@@ -8,7 +8,7 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from benchmarks.pipeline.child import Answer, Job, serve
 from benchmarks.pipeline.debezium import engine
-from benchmarks.pipeline.wal import Wal
+from benchmarks.pipeline.wal import LANES, Wal
 from benchmarks.processes import WalsenderWatch
 from registry.embedded_postgres import EmbeddedPostgres
 
@@ -102,8 +102,10 @@ class DaemonReader:
 
 
 class DebeziumReader:
-    def __init__(self, wal: Wal, slot: str, settings: engine.Settings, expect: int = 0) -> None:
-        self._process = engine.start("127.0.0.1", wal.server.port, wal.name, slot, settings, expect)
+    def __init__(
+        self, wal: Wal, slot: str, settings: engine.Settings, expect: int = 0, main: Path = engine.DRAIN
+    ) -> None:
+        self._process = engine.start("127.0.0.1", wal.server.port, wal.name, slot, settings, expect, main)
 
     @property
     def pid(self) -> int:
@@ -131,7 +133,7 @@ def daemon(wal: Wal, slot: str, *, unix: bool = False, scratch: bool = False, **
 
 def drain_by_daemon(wal: Wal, *, unix: bool, scratch: bool = False) -> Drained:
     """Astha: measured to the last event of the slowest of four lanes."""
-    with _watched_slot(wal) as (slot, walsender):
+    with watched_slot(wal) as (slot, walsender):
         answer = daemon(wal, slot, unix=unix, scratch=scratch, expect=wal.written).finish()
     return Drained.by(walsender, wal.written, answer["last_at"], answer["cpu"], answer)
 
@@ -143,7 +145,7 @@ def drain_by_recvlogical(wal: Wal, *, unix: bool) -> Drained:
     command += ["--start", "-f", os.devnull, "--endpos", wal.end()]
     for option in ("proto_version=1", "publication_names=astha", "binary=true"):
         command += ["-o", option]
-    with _watched_slot(wal) as (slot, walsender):
+    with watched_slot(wal) as (slot, walsender):
         cpu = _cpu_of_ended_children()
         subprocess.run([*command, "-S", slot], check=True, capture_output=True)
         ended = time.time()
@@ -152,14 +154,14 @@ def drain_by_recvlogical(wal: Wal, *, unix: bool) -> Drained:
 
 def drain_by_debezium(wal: Wal) -> Drained:
     """Measured to the last record in its handler."""
-    with _watched_slot(wal) as (slot, walsender):
+    with watched_slot(wal) as (slot, walsender):
         answer = DebeziumReader(wal, slot, engine.BULK, expect=wal.written).finish()
     return Drained.by(walsender, answer["events"], answer["last_at"], answer["cpu"], answer)
 
 
 @contextmanager
-def _watched_slot(wal: Wal) -> Iterator[tuple[str, WalsenderWatch]]:
-    with wal.fresh_slot() as slot, WalsenderWatch(wal.url(), slot) as walsender:
+def watched_slot(wal: Wal, components: Sequence[str] = LANES) -> Iterator[tuple[str, WalsenderWatch]]:
+    with wal.fresh_slot(components) as slot, WalsenderWatch(wal.url(), slot) as walsender:
         yield slot, walsender
 
 

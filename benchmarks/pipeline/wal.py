@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
@@ -19,6 +19,7 @@ INSERT = """
     SELECT 't', 0, n * 10, n * 10 + 9, 10, 4096, 'bucket', 'objects/' || n, 0, 1700000000000
     FROM generate_series({first}::bigint, {last}::bigint) n
 """
+LANES = tuple(f"lane{number}" for number in range(4))
 _TEMPLATE = "registry_of_one_partition"
 
 
@@ -76,22 +77,22 @@ class Wal:
         self.admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self._base])
 
     @contextmanager
-    def fresh_slot(self) -> Iterator[str]:
-        """A copy of the base slot, and a ledger that makes the lanes go on from there."""
+    def fresh_slot(self, components: Sequence[str] = LANES) -> Iterator[str]:
+        """A copy of the base slot, and a ledger that makes these components' lanes go on from there."""
         self.admin.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [self._base, self._slot])
         self.admin.execute("DELETE FROM ledger")
         self.admin.execute(
             """
-            INSERT INTO ledger
-            SELECT 'lane' || n, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, NULL, %s::json, 'live', false, NULL, 0
-            FROM pg_replication_slots, generate_series(0, 3) n WHERE slot_name = %s
+            INSERT INTO ledger ("group", component, position, tables, state, refresh_owed, updated_at)
+            SELECT 'astha', component, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, %s::json, 'live', false, 0
+            FROM pg_replication_slots, unnest(%s::text[]) component WHERE slot_name = %s
             """,
-            [json.dumps(sorted(TABLES)), self._slot],
+            [json.dumps(sorted(TABLES)), list(components), self._slot],
         )
         self.admin.execute("DELETE FROM source_identity")
         self.admin.execute(
             """
-            INSERT INTO source_identity
+            INSERT INTO source_identity (name, identity, recorded_at)
             SELECT %s, system_identifier || '/' || timeline_id, 0 FROM pg_control_system(), pg_control_checkpoint()
             """,
             [self._slot],

@@ -1,4 +1,4 @@
-"""Starts `Drain.java` on a slot."""
+"""Starts a Java main with Debezium's engine on a slot."""
 
 from __future__ import annotations
 
@@ -27,8 +27,13 @@ PROMPT: Settings = {"max.batch.size": 1, "poll.interval.ms": 1}
 AS_SHIPPED: Settings = {}
 
 
-def start(host: str, port: int, database: str, slot: str, settings: Settings, expect: int = 0) -> subprocess.Popen[str]:
-    """Reads the slot through the publication ``astha``, from the slot's position; `Drain.java` describes its output."""
+DRAIN = Path(__file__).with_name("Drain.java")
+
+
+def start(
+    host: str, port: int, database: str, slot: str, settings: Settings, expect: int = 0, main: Path = DRAIN
+) -> subprocess.Popen[str]:
+    """Reads the slot through the publication ``astha``, from the slot's position; ``main`` describes its output."""
     every: dict[str, str | int] = {
         "name": "drain",
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -46,11 +51,11 @@ def start(host: str, port: int, database: str, slot: str, settings: Settings, ex
         "snapshot.mode": "no_data",
         **settings,
     }
-    command = [java(), *JVM, "-cp", classpath(), "Drain", str(expect)]
+    command = [java(), *JVM, "-cp", classpath(main), main.stem, str(expect)]
     command += [f"{name}={value}" for name, value in every.items()]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def classpath() -> str:
-    """Returns the class path of `Drain` and its dependencies. The first call downloads and compiles."""
-    return jars.classpath(Path(__file__).with_name("Drain.java"))
+def classpath(main: Path = DRAIN) -> str:
+    """Returns the class path of this Java main and its dependencies. The first call downloads and compiles."""
+    return jars.classpath(main)

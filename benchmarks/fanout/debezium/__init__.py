@@ -1,0 +1,1 @@
+"""Debezium's embedded engine with a Kafka producer in its handler, which is what Debezium Server's Kafka sink is."""
