@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _FIXTURES = (
-    "databases", "servers", "kafka", "mosquitto", "stores", "sources", "followers", "daemons", "lake", "random_faults",
+    "databases", "servers", "kafka", "mosquitto", "stores", "sources", "followers", "daemons", "collector", "lake",
+    "assembled_daemons", "random_faults",
 )  # fmt: skip
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 

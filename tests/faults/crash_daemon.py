@@ -34,7 +34,7 @@ from components.lib.spark.jvm import Jvm
 from components.lib.spark.session import SparkJob
 from registry.forwarding import ForwardingStore
 from registry.inputs import FileDraft
-from registry.models import FileOperation, Row, TableFile
+from registry.models import FileOperation, Row, TableDeleteFile, TableFile
 from registry.private_files import PRIVATE, Modes
 
 T = TypeVar("T")
@@ -140,10 +140,19 @@ class DoomedStore(ForwardingStore):
         operation_id: str,
         operation: FileOperation = "compaction",
         intents_of: str | None = None,
+        seen_deletes: Sequence[TableDeleteFile] = (),
+        removed_deletes: Sequence[TableDeleteFile] = (),
     ) -> list[TableFile]:
         DoomedStore.has_swapped = True
         found = await super().swap_files(
-            table_id, old, new, operation_id=operation_id, operation=operation, intents_of=intents_of
+            table_id,
+            old,
+            new,
+            operation_id=operation_id,
+            operation=operation,
+            intents_of=intents_of,
+            seen_deletes=seen_deletes,
+            removed_deletes=removed_deletes,
         )
         reach(Death.SWAPPED)
         return found

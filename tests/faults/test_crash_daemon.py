@@ -24,7 +24,7 @@ from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
-from tests.e2e.run import until_updater_is_live
+from tests.e2e.settled import until_updater_is_live
 from tests.faults.crash_daemon import STEP, Death
 from tests.integration.astha.processes import Astha, drop_slots
 from tests.integration.components.compactor.harness import Bench
@@ -48,7 +48,7 @@ SUBSCRIPTIONS = """
 components:
   iceberg_updater:
     use: tests.faults.crash_daemon:create_updater
-    tables: [table_metadata, table_files]
+    tables: [table_metadata, table_files, table_delete_files, iceberg_commits]
     lane: {delivery_timeout_s: 60, health_timeout_s: 30, backoff_max_s: 1, breaker_reset_s: 1}
   metadata_orchestrator:
     tables: [tables, table_metadata]
@@ -58,7 +58,7 @@ components:
     settings: {defaults: {snapshot.grace: 0s}, check_every_s: 1, maintenance_every_s: 1}
   compactor:
     use: tests.faults.crash_daemon:create_compactor
-    tables: [table_files, table_stats]
+    tables: [table_files, table_stats, table_delete_files]
     lane: {health_timeout_s: 30}
     settings:
       heartbeat_s: 0.2

@@ -14,13 +14,11 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from registry.embedded_postgres import free_port
 from tests import tls
 from tests.servers.jars import Jar, fetch, java
-from tests.servers.process import NoServer, ServerProcess
+from tests.servers.process import NoServer, Server, ServerProcess
 
 _JARS = (
     Jar("org.apache.kafka", "kafka_2.13", "4.3.1"),
@@ -57,31 +55,29 @@ _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MODULES = "org.apache.kafka.common.security"
 
 
-class KafkaBroker:
+class KafkaBroker(Server):
     """Listens on loopback. Its content survives `stop` and `kill`; another `start` uses the same ports.
 
     With `users` (name -> password) it also has listeners with SASL, without and with TLS, and one with TLS alone; these
-    users may do only what access control lists allow, while the plain listener stays open to all.
+    users may do only what access control lists allow, while the plain listener stays open to all. `advertised` adds
+    plain listeners by name, each with the address that the broker gives to its clients: that of a proxy.
     """
 
     def __init__(
-        self, directory: Path, *, users: Mapping[str, str] | None = None, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        users: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
+        advertised: Mapping[str, str] | None = None,
     ) -> None:
         self._directory = directory
         self._users = dict(users or {})
         self._extra = dict(settings or {})
+        self._advertised = dict(advertised or {})
         names = ["PLAINTEXT", "CONTROLLER", *(("SASL_PLAINTEXT", "SASL_SSL", "SSL") if users else ())]
-        self._ports = {name: free_port() for name in names}
+        self._ports = {name: free_port() for name in (*names, *self._advertised)}
         self._process = ServerProcess("the Kafka broker", directory / "broker.log")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def address(self) -> str:
@@ -92,17 +88,12 @@ class KafkaBroker:
     def port(self) -> int:
         return self._ports["PLAINTEXT"]
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        return self._process.log
-
     def listener(self, protocol: str) -> str:
         """Returns host and port for a protocol: SASL_PLAINTEXT, SASL_SSL or SSL, if there are users."""
         return f"{_LOOPBACK}:{self._ports[protocol]}"
+
+    def port_of(self, listener: str) -> int:
+        return self._ports[listener]
 
     def start(self) -> None:
         """Call it from the main thread: the kernel ends the broker with the thread that started it."""
@@ -116,26 +107,6 @@ class KafkaBroker:
         command = [java(), *options, "-cp", f"{library}/*", "kafka.Kafka", str(properties)]
         self._process.start(command, {}, self.responds, _START_S)
 
-    def stop(self) -> None:
-        self.resume()
-        self._process.stop()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def restart(self) -> None:
-        """Kills the broker and starts it again on its data."""
-        self.kill()
-        self.start()
-
-    def pause(self) -> None:
-        """Suspends the process: connections stay open, and nothing answers."""
-        self._process.suspend()
-
-    def resume(self) -> None:
-        with suppress(AssertionError, ProcessLookupError):
-            self._process.resume()
-
     def responds(self) -> bool:
         try:
             with socket.create_connection((_LOOPBACK, self.port), 1.0) as connection:
@@ -147,12 +118,15 @@ class KafkaBroker:
 
     def _properties(self) -> dict[str, str]:
         listeners = {name: f"{name}://{self.listener(name)}" for name in self._ports}
-        protocols = {name: "PLAINTEXT" if name == "CONTROLLER" else name for name in self._ports}
+        plain = {"CONTROLLER", *self._advertised}
+        protocols = {name: "PLAINTEXT" if name in plain else name for name in self._ports}
+        advertised = {name: self._advertised.get(name, self.listener(name)) for name in self._ports}
+        del advertised["CONTROLLER"]
         return {
             **_SETTINGS,
             "controller.quorum.voters": f"1@{self.listener('CONTROLLER')}",
             "listeners": ",".join(listeners.values()),
-            "advertised.listeners": ",".join(value for name, value in listeners.items() if name != "CONTROLLER"),
+            "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
             "listener.security.protocol.map": ",".join(f"{name}:{value}" for name, value in protocols.items()),
             "log.dirs": str(self._directory / "logs"),
             **(self._security() if self._users else {}),

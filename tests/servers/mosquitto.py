@@ -16,12 +16,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from registry.embedded_postgres import free_port
 from tests.servers.packages import find_program
-from tests.servers.process import ServerProcess
+from tests.servers.process import Server, ServerProcess
 
 _LOOPBACK = "127.0.0.1"
 _START_S = 30.0
@@ -57,8 +55,10 @@ class MosquittoOptions:
     settings: Mapping[str, str | int] = field(default_factory=dict)
 
 
-class Mosquitto:
-    """Listens on loopback, and keeps nothing when it ends. Another `start` uses the same ports."""
+class Mosquitto(Server):
+    """Listens on loopback, and keeps nothing when it ends: sessions and retained messages are gone. Another `start`
+    uses the same ports.
+    """
 
     def __init__(self, directory: Path, options: MosquittoOptions | None = None) -> None:
         self._directory = directory
@@ -66,15 +66,6 @@ class Mosquitto:
         self.port = free_port()
         self.tls_port = free_port() if self._options.tls else None
         self._process = ServerProcess("Mosquitto", directory / "mosquitto.log")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
@@ -85,14 +76,6 @@ class Mosquitto:
         assert self.tls_port is not None, "started without options.tls"
         return f"mqtts://{_LOOPBACK}:{self.tls_port}"
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        return self._process.log
-
     def start(self) -> None:
         program = find_program("mosquitto", "mosquitto")
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -100,24 +83,6 @@ class Mosquitto:
         configuration.write_text("".join(f"{line}\n" for line in self._configuration()))
         command = [str(program.path), "-c", str(configuration)]
         self._process.start(command, program.environment, self._accepts, _START_S)
-
-    def stop(self) -> None:
-        self._process.stop()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def restart(self) -> None:
-        """Kills it and starts it again: sessions and retained messages are gone."""
-        self.kill()
-        self.start()
-
-    def hang(self) -> None:
-        """Stops it in its tracks: connections stay open, and nothing responds, until `wake`."""
-        self._process.suspend()
-
-    def wake(self) -> None:
-        self._process.resume()
 
     def _configuration(self) -> list[str]:
         options = self._options

@@ -33,7 +33,9 @@ def find_program(name: str, package: str) -> Program:
     if found := shutil.which(name, path=places):
         return Program(Path(found), {})
     root = _unpacked(package)
-    found = shutil.which(name, path=os.pathsep.join(str(root / part) for part in ("usr/sbin", "usr/bin")))
+    found = shutil.which(
+        name, path=os.pathsep.join(str(root / part) for part in ("usr/sbin", "usr/bin", "sbin", "bin"))
+    )
     if found is None:
         raise PackageMissing(f"the package {package} has no program {name}: install one, so that it is on the PATH")
     libraries = sorted({str(path.parent) for path in root.rglob("*.so*")})

@@ -92,7 +92,7 @@ def _stopped(stat: Path) -> bool:
 
 
 class Server:
-    """A server of its own process: a context that starts it and stops it. Subclasses define `start`."""
+    """A server in a process of its own: a context that starts it and stops it. Subclasses define `start`."""
 
     _process: ServerProcess
 
@@ -105,11 +105,33 @@ class Server:
     ) -> None:
         self.stop()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._process.log
+
     def start(self) -> None:
         raise NotImplementedError
 
     def stop(self) -> None:
+        self.resume()
         self._process.stop()
 
     def kill(self) -> None:
         self._process.kill()
+
+    def restart(self) -> None:
+        """Kills it and starts it again."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Suspends the process: connections stay open, and nothing responds, until `resume`."""
+        self._process.suspend()
+
+    def resume(self) -> None:
+        with suppress(AssertionError, ProcessLookupError):
+            self._process.resume()

@@ -53,12 +53,14 @@ _JARS = [
 
 
 class S3Server(Server):
-    """Listens on loopback, with its own keys. Its content survives `kill` and another `start`, on the same port."""
+    """Listens on loopback, with these keys or its own. Its content survives `kill` and another `start`, on the same
+    port.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, keys: tuple[str, str] | None = None) -> None:
         self._directory = directory
         self._buckets = directory / "buckets"
-        self._secret = secrets.token_urlsafe(16)
+        self._access, self._secret = keys or (_ACCESS_KEY, secrets.token_urlsafe(16))
         self._port = free_port()
         self._process = ServerProcess("the S3 server", directory / "server.log")
 
@@ -70,7 +72,7 @@ class S3Server(Server):
     def settings(self) -> S3Settings:
         return S3Settings(
             endpoint=self.endpoint,
-            access_key=SecretStr(_ACCESS_KEY),
+            access_key=SecretStr(self._access),
             secret_key=SecretStr(self._secret),
             allow_http=True,
         )
@@ -89,7 +91,7 @@ class S3Server(Server):
         properties.write_text(
             f"s3proxy.endpoint={self.endpoint}\n"
             "s3proxy.authorization=aws-v2-or-v4\n"
-            f"s3proxy.identity={_ACCESS_KEY}\n"
+            f"s3proxy.identity={self._access}\n"
             f"s3proxy.credential={self._secret}\n"
             "jclouds.provider=filesystem-nio2\n"
             "jclouds.identity=local\n"

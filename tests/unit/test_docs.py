@@ -14,7 +14,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("components/**/*.md"),
-        ROOT / "deploy/README.md",
+        *ROOT.glob("deploy/**/*.md"),
     ]
 )
 _CODE = re.compile(r"`([^`\n]+)`")

@@ -60,9 +60,9 @@ async def test_it_speaks_tls(make_mosquitto: MakeMosquitto) -> None:
 
 async def test_it_hangs_and_wakes(own_mosquitto: Mosquitto) -> None:
     async with _client(own_mosquitto) as client:
-        own_mosquitto.hang()
+        own_mosquitto.pause()
         pending = asyncio.create_task(client.publish("a", b"hello", qos=1, timeout=30))
         done, _ = await asyncio.wait({pending}, timeout=0.2)
-        own_mosquitto.wake()
+        own_mosquitto.resume()
         await pending
         assert not done
