@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick faults fuzz matrix lint format docs demo bench lock clean
+.PHONY: help setup test quick faults fuzz matrix thorough rck systemd bundle compose image lint format docs statements manifests demo bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ PYTHON ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP) ## build .venv from requirements.lock; does nothing if it is up to date (PYTHON=... chooses one)
 
@@ -66,6 +66,29 @@ fuzz: setup ## fuzz every reader of outside input (MINUTES=... in all, SEED=... 
 matrix: setup ## run what depends on PostgreSQL on versions 14 to 18 (VERSIONS="14 18" chooses; fetches them, needs Java)
 	$(RUN) -m tests.matrix $(VERSIONS)
 
+thorough: setup ## run the combinations of databases and storages that `make test` leaves out for their time
+	$(RUN) -m pytest -q -m long tests/e2e tests/integration
+
+rck: setup ## run Iceberg's REST Compatibility Kit and Spark SQL against `astha catalog` (fetches them, needs Java)
+	$(RUN) -m pytest -q -m long tests/rck tests/integration/components/commands/catalog
+
+systemd: setup ## boot a machine and run the units and the installer on it (root; builds the machine once, with debootstrap)
+	$(RUN) -m pytest -ra tests/deploy/systemd -m long
+
+EXTRAS = kafka lake mqtt otel spark streams
+
+bundle: setup ## make dist/astha-VERSION.tar.gz for machines with systemd: wheel, pinned packages' hashes, installer (EXTRAS=...)
+	@version=$$($(RUN) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])'); \
+	bundle=dist/astha-$$version; \
+	rm -rf "$$bundle"; mkdir -p "$$bundle"; \
+	$(RUN) -m hatchling build -t wheel -d "$$bundle" >/dev/null; \
+	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) --constraint requirements.lock --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --no-header --quiet \
+		--output-file "$$bundle/requirements.txt"; \
+	tar --exclude __pycache__ -C deploy -cf - systemd | tar -C "$$bundle" -xf -; \
+	tar -C dist -czf "$$bundle.tar.gz" "astha-$$version"; \
+	echo "bundle: $$bundle.tar.gz"
+
 lint: setup ## check style, types and the direction of imports
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
@@ -79,15 +102,35 @@ format: setup ## format the code
 docs: setup ## generate docs/settings.md from the settings' models
 	@$(RUN) -m astha.cli settings --markdown > docs/settings.md
 
+statements: setup ## record the SQL of this revision's code for the test of schema compatibility (some minutes)
+	@$(RUN) -m tests.integration.operations.record_statements
+
+manifests: setup ## build deploy/kubernetes/rendered with kustomize (fetches it if there is none, needs Go then)
+	@$(RUN) -m tests.deploy.kubernetes.manifests
+
+compose: setup ## run the services of deploy/docker/compose.yaml as processes, with real servers
+	$(RUN) -m pytest -ra -m long tests/deploy/docker/test_demo.py
+
+image: setup ## build the container images and run them, with docker, podman or buildah (needs root for buildah)
+	$(RUN) -m pytest -s -m long tests/deploy/docker
+
 demo: setup ## show Astha at work on SQLite and a private PostgreSQL (ARGS="--segments 100000" is shorter)
 	@$(RUN) -m components.commands.demo $(ARGS)
 
 bench: setup ## run all benchmarks (ARGS="--quick" is shorter)
 	@$(RUN) -m benchmarks $(ARGS)
 
-lock: setup ## update requirements.lock from pyproject.toml (ARGS="--upgrade" takes the newest versions)
-	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --no-header --quiet --output-file requirements.lock $(ARGS)
+PIN = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-header --quiet
+IMAGE_EXTRAS = --extra kafka --extra lake --extra mqtt --extra otel --extra streams
+IMAGE_PIN = $(PIN) --constraint requirements.lock
+
+# The images get the versions that the tests use: their files are subsets of requirements.lock.
+lock: setup ## update requirements.lock and those of the images from pyproject.toml (ARGS="--upgrade" takes the newest versions)
+	@$(PIN) pyproject.toml --extra dev --output-file requirements.lock $(ARGS)
+	@$(IMAGE_PIN) deploy/docker/requirements-build.in --output-file deploy/docker/requirements-build.lock
+	@$(IMAGE_PIN) pyproject.toml $(IMAGE_EXTRAS) --output-file deploy/docker/requirements-daemon.lock
+	@$(IMAGE_PIN) pyproject.toml $(IMAGE_EXTRAS) --extra spark --output-file deploy/docker/requirements-spark.lock
 	@echo "lock: requirements.lock holds $$(grep -c == requirements.lock) packages"
 
 clean: ## remove .venv and all caches of tools
