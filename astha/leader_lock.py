@@ -6,12 +6,18 @@ holder, that process has ended without releasing anything: the kernel releases t
 it ends. The boot id excludes a directory that several machines share, where a free lock may prove nothing.
 
 It only shortens the wait for the lease to expire. A lock that can't be had costs nothing else.
+
+`lock_directory` returns where the file is by default: a directory of this user and of one registry, below the runtime
+directory.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -42,8 +48,12 @@ class LeaderLock:
         return self._file >= 0
 
     def take(self) -> bool:
-        """Returns whether this process has the lock, with its name in the file. Taking it again does nothing."""
+        """Returns whether this process has the lock, with its name in the file. Taking it again does nothing, unless
+        the file was deleted, for example by a cleaner of temporary files.
+        """
         with self._mutex:
+            if self.held and os.fstat(self._file).st_nlink == 0:
+                self._release()
             return self.held or self._lock(None)
 
     def take_from(self, holder: str) -> bool:
@@ -114,7 +124,39 @@ class LeaderLock:
     def _report(self, error: OSError) -> None:
         if not self._reported:
             self._reported = True
-            log.warning("no lock in lease.directory: a successor waits for the lease", reason=str(error))
+            log.warning("no lock of the leader: a successor waits for the lease", reason=str(error))
+
+
+def lock_directory(registry: str) -> Path | None:
+    """Returns the directory for the locks of daemons on this registry, and creates it. Returns None if another user
+    could write to it. `registry` is the registry's address, without a password.
+    """
+    base = _runtime_directory()
+    directory = base / hashlib.sha256(registry.encode()).hexdigest()[:16]
+    try:
+        base.mkdir(mode=0o700, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        usable = all(_is_private(path) for path in (base, directory))
+    except OSError as error:
+        log.warning("no directory for the leader's lock: a successor waits for the lease", reason=str(error))
+        return None
+    if not usable:
+        log.warning("other users can write to the directory of the leader's lock: not used", directory=str(base))
+    return directory if usable else None
+
+
+def _runtime_directory() -> Path:
+    if of_unit := os.environ.get("RUNTIME_DIRECTORY"):  # systemd's; several are separated by colons
+        return Path(of_unit.split(":")[0])
+    if of_user := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(of_user) / "astha"
+    return Path(tempfile.gettempdir()) / f"astha-{os.geteuid()}"
+
+
+def _is_private(path: Path) -> bool:
+    found = path.lstat()
+    shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not shared
 
 
 def _content(file: int) -> bytes:

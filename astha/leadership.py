@@ -41,7 +41,13 @@ class Leadership:
     """Leadership of one group of daemons. `changed` is set whenever this daemon begins or ceases to lead."""
 
     def __init__(
-        self, store: MetadataStore, settings: LeaseSettings, holder: str, clock: LoopClock, group: str = "astha"
+        self,
+        store: MetadataStore,
+        settings: LeaseSettings,
+        holder: str,
+        clock: LoopClock,
+        group: str = "astha",
+        lock: LeaderLock | None = None,
     ) -> None:
         self.group = group
         self.changed = asyncio.Event()
@@ -52,7 +58,7 @@ class Leadership:
         self._valid_until = 0.0
         self._lease: DaemonLease | None = None
         self._failures = 0
-        self._lock = None if settings.directory is None else LeaderLock(settings.directory, group, holder)
+        self._lock = lock
         self.trouble: str | None = None  # why the lease can't be requested; None while another daemon may lead
 
     @property
@@ -120,7 +126,10 @@ class Leadership:
             async with asyncio.timeout(self._settings.ttl_s / 4):
                 return await asyncio.to_thread(call, self._lock)
         except TimeoutError:
-            log.warning("lease.directory does not answer: a successor waits for the lease", file=str(self._lock.path))
+            log.warning(
+                "the directory of the leader's lock does not answer: a successor waits for the lease",
+                file=str(self._lock.path),
+            )
             self._lock = None
             return False
 

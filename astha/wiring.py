@@ -17,6 +17,7 @@ from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.daemon import Daemon, NamedSubscriber
 from astha.errors import ComponentError, ConfigError
+from astha.leader_lock import LeaderLock, lock_directory
 from astha.leadership import Leadership
 from astha.presence import Presence
 from astha.redaction import secrets_in
@@ -34,6 +35,7 @@ from astha.tracing.factory import open_tracing
 from astha.version import version
 from registry.connect import Stores, open_stores, require_schema
 from registry.contract import MetadataStore
+from registry.engines import display_url, parse_url
 from registry.json_text import to_json_text
 from registry.models import RunningDaemon
 
@@ -73,7 +75,8 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
         )
         found = load_components(subscriptions, component_context, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
-        leadership = Leadership(reserved, settings.lease, holder, clock, settings.group)
+        lock = _leader_lock(settings, holder)
+        leadership = Leadership(reserved, settings.lease, holder, clock, settings.group, lock)
         source = _source(settings, reserved, clock)
         same_schema = partial(require_schema, url, settings.registry.store)
         daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, reserved, tracing)
@@ -233,6 +236,17 @@ def _process(settings: Settings, holder: str, components: Iterable[NamedSubscrib
         started_at=now,
         seen_at=now,
     )
+
+
+def _leader_lock(settings: Settings, holder: str) -> LeaderLock | None:
+    if not settings.lease.file_lock:
+        return None
+    url = parse_url(settings.registry.url.get_secret_value())
+    address = display_url(url.set(username=None, password=None))
+    if url.drivername == "sqlite":
+        address = str(Path(str(url.database)).resolve())
+    directory = settings.lease.directory or lock_directory(address)
+    return None if directory is None else LeaderLock(directory, settings.group, holder)
 
 
 def _holder() -> str:

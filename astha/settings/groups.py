@@ -41,10 +41,15 @@ class TailSettings(SettingsGroup):
 
 class LeaseSettings(SettingsGroup):
     ttl_s: float = Field(3.0, gt=0.2, description="Time until a standby takes over from a leader that has died.")
+    file_lock: bool = Field(
+        True,
+        description="Hold a file lock while leading: a successor on the same machine takes over at once from a leader "
+        "whose process was killed, instead of after the lease.",
+    )
     directory: Path | None = Field(
         None,
-        description="A directory of this machine that survives the daemon. A successor that uses the same one takes "
-        "over at once from a leader whose process was killed. Empty: after the lease.",
+        description="Directory of the file lock, on this machine; it must survive the daemon. Empty: one for this "
+        "registry in `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR/astha` or the temporary directory.",
     )
 
 

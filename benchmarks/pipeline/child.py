@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 import msgspec
 import structlog
 
-from astha.clock import SystemLoopClock
+from astha.clock import LoopClock, SystemLoopClock
 from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.events import Event, Transaction
 from astha.gc_tuning import FreezingCollector
+from astha.leader_lock import LeaderLock, lock_directory
 from astha.leadership import Leadership, LeaseSettings
 from astha.redaction import NO_SECRETS
 from astha.server import Server
@@ -93,6 +94,13 @@ def serve(job: Job, parent: Parent) -> None:
         asyncio.run(run_bare(job, parent) if job.bare else run_daemon(job, parent))
 
 
+def leadership(job: Job, store: MetadataStore, clock: LoopClock) -> Leadership:
+    holder = f"benchmark {time.time_ns()}"
+    directory = lock_directory(job.store_url)
+    lock = None if directory is None else LeaderLock(directory, "astha", holder)
+    return Leadership(store, LeaseSettings(), holder, clock, lock=lock)
+
+
 async def run_daemon(job: Job, parent: Parent) -> None:
     store = await open_store(job.store_url)
     clock = SystemLoopClock()
@@ -102,7 +110,7 @@ async def run_daemon(job: Job, parent: Parent) -> None:
         store,
         PostgresSource(job.url, store, PostgresSourceSettings(slot=job.slot), clock),
         [NamedSubscriber(f"lane{number}", subscriber) for number, subscriber in enumerate(subscribers)],
-        Leadership(store, LeaseSettings(), f"benchmark {time.time_ns()}", clock),
+        leadership(job, store, clock),
         DaemonSettings(),
         clock,
     )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from astha.leader_lock import LeaderLock
+from astha.leader_lock import LeaderLock, lock_directory
 from astha.leadership import Leadership, LeaseSettings
 from astha.testing import ManualClock
 from tests.unit.astha.test_leadership import LeaseOffice, running
@@ -77,6 +79,59 @@ def test_a_directory_shared_with_another_machine_proves_nothing(tmp_path: Path) 
     assert not lock(tmp_path, "two", boot_id="").take()
 
 
+def test_a_file_that_was_deleted_proves_nothing_and_is_made_again(tmp_path: Path) -> None:
+    one, two = lock(tmp_path, "one"), lock(tmp_path, "two")
+    assert one.take()
+    one.path.unlink()
+    assert not two.take_from("one"), "it runs, although its lock can be had"
+    assert one.take()
+    assert not two.take_from("one")
+    assert b"one" in one.path.read_bytes()
+
+
+def test_a_stopped_process_has_not_ended(tmp_path: Path) -> None:
+    """A frozen leader keeps its lock: only the lease can end its leadership."""
+    code = (
+        "import sys, time; from pathlib import Path; from astha.leader_lock import LeaderLock;"
+        "assert LeaderLock(Path(sys.argv[1]), 'astha', 'one').take(); print('held', flush=True); time.sleep(600)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    two = lock(tmp_path, "two")
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        child.send_signal(signal.SIGSTOP)
+        assert not two.take_from("one")
+    finally:
+        child.kill()
+        child.communicate()
+    assert two.take_from("one")
+
+
+@pytest.mark.parametrize("base", ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR", "TMPDIR"])
+def test_the_directory_is_of_one_user_and_one_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    for name in ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is computed once
+    monkeypatch.setenv(base, str(tmp_path))
+    found = lock_directory("sqlite a")
+    assert found is not None
+    assert found.is_relative_to(tmp_path)
+    assert found.stat().st_mode & 0o777 == 0o700
+    assert lock_directory("sqlite a") == found
+    assert lock_directory("sqlite b") != found
+    found.parent.chmod(0o777)
+    assert lock_directory("sqlite a") is None, "another user could replace the file"
+
+
+def test_a_directory_that_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "file"))
+    assert lock_directory("any") is None
+
+
 @pytest.mark.parametrize("kind", ["missing", "link", "directory"])
 def test_a_directory_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
     directory = tmp_path / "run"
@@ -92,7 +147,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
 
 
 def leadership(office: LeaseOffice, clock: ManualClock, directory: Path, holder: str) -> Leadership:
-    return Leadership(office.store, LeaseSettings(ttl_s=TTL_S, directory=directory), holder, clock)
+    return Leadership(office.store, LeaseSettings(ttl_s=TTL_S), holder, clock, lock=lock(directory, holder))
 
 
 async def test_a_successor_does_not_wait_for_the_lease_of_an_ended_process(tmp_path: Path) -> None:
@@ -128,7 +183,7 @@ async def test_a_successor_waits_for_a_leader_that_runs(tmp_path: Path) -> None:
 
 async def test_a_file_system_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
     clock = ManualClock()
-    one = Leadership(LeaseOffice(clock).store, LeaseSettings(ttl_s=0.4, directory=tmp_path), "one", clock)
+    one = Leadership(LeaseOffice(clock).store, LeaseSettings(ttl_s=0.4), "one", clock, lock=lock(tmp_path, "one"))
     reader, writer = os.pipe()
     assert not await one._with_lock(lambda _: bool(os.read(reader, 1)))
     assert one._lock is None
