@@ -34,6 +34,8 @@ UNITS = ("astha.service", "astha@.service")
 BACKOFF_SINCE = 254  # the version of systemd that knows RestartSteps and RestartMaxDelaySec
 READY_WITHIN_S = 90.0
 READY_FOR_S = 3.0
+USABLE, TOO_NEW = ("current", "compatible"), "new"
+"""States of a schema in `astha registry status --json`; the others, missing and old, are migrated."""
 PROPERTIES = (
     "User=astha", "Group=astha", "UMask=0077", "StateDirectory=astha", "StateDirectoryMode=0750",
     "WorkingDirectory=/var/lib/astha", "LoadCredential=astha:/etc/astha/credentials",
@@ -234,7 +236,7 @@ class Installation:
         return self.host.run(*command, f"/opt/astha/{version}/bin/astha", *arguments, quiet=quiet)
 
     def schema(self, version: str, unit: str) -> tuple[str, str | None]:
-        """Returns the state of the registry's schema (current, missing, older, newer) and its revision."""
+        """Returns the state that the registry's schema has for this version, and the schema's revision."""
         done = self.astha(version, unit, "registry", "status", "--json", quiet=True)
         try:
             found = json.loads(done.stdout)
@@ -318,9 +320,9 @@ class Installation:
         pending = []
         for unit in units:
             state, _ = self.schema(new, unit)
-            if state == "newer":
-                raise Refused(f"the registry of {unit} has a newer schema than {new} knows: nothing was changed")
-            if state != "current":
+            if state == TOO_NEW:
+                raise Refused(f"the registry of {unit} has a schema that is too new for {new}: nothing was changed")
+            if state not in USABLE:
                 pending.append(unit)
             elif self.astha(new, unit, "check").returncode != 0:
                 raise Refused(f"`astha check` of {new} found problems for {unit}: nothing was changed")
@@ -331,13 +333,16 @@ class Installation:
             raise Refused(f"`astha {' '.join(arguments)}` for {unit} failed with exit code {code}")
 
     def go_back(self) -> None:
-        """Undoes what the journal says, as far as it was done."""
+        """Undoes what the journal says, as far as it was done.
+
+        A schema that the old version can use stays: a downgrade would drop what only the new one has.
+        """
         journal = self.journal.read()
         for unit in journal.units:
             self.systemctl("stop", unit)
         for unit in journal.units:
             revision = journal.schemas.get(unit)
-            if revision and self.schema(journal.old, unit)[0] != "current":
+            if revision and self.schema(journal.old, unit)[0] == TOO_NEW:
                 self._must(journal.new, unit, "registry", "migrate", "--revision", revision, "--yes")
         self.switch(journal.old)
         for unit in journal.units:
