@@ -166,6 +166,21 @@ def test_after_kill_9_it_is_restarted_and_delivers(service: Service) -> None:
     service.delivers("after-kill")
 
 
+def test_after_kill_9_it_leads_without_waiting_for_its_lease(service: Service) -> None:
+    """The lease is longer than any deadline of these tests."""
+    service.drop_in("lease", "Environment=ASTHA_LEASE__TTL_S=3600")
+    service.systemctl("restart", UNIT)
+    service.wait_for_status("leading; components: 1 live")
+    before = service.show("NRestarts")
+    service.systemctl("kill", "--kill-whom=main", "--signal=KILL", UNIT)
+    eventually_now(lambda: service.show("NRestarts") != before, "restarted", DEADLINE_S)
+    service.wait_for_status("leading; components: 1 live")
+    assert "its process has ended" in service.journal()
+    service.remove_drop_in("lease")
+    service.systemctl("restart", UNIT)
+    service.delivers("after-kill-with-a-long-lease")
+
+
 def test_a_hung_event_loop_is_ended_by_the_watchdog(service: Service) -> None:
     service.drop_in("watchdog", "WatchdogSec=4s")
     service.systemctl("restart", UNIT)
@@ -238,9 +253,8 @@ def test_a_registry_that_is_not_reachable_is_tried_again(service: Service) -> No
 def test_of_two_units_one_stands_by_and_takes_over(service: Service) -> None:
     second = "astha-second.service"
     service.machine.run("cp", f"/usr/local/lib/systemd/system/{UNIT}", f"/etc/systemd/system/{second}")
-    service.drop_in(
-        "second", f"Environment=ASTHA_SERVER__PORT={SECOND_PORT}\nRuntimeDirectory=\nRuntimeDirectory=astha-2", second
-    )
+    own = ["ASTHA_LEASE__DIRECTORY=%t/astha-2", f"ASTHA_SERVER__PORT={SECOND_PORT}"]
+    service.drop_in("second", f"Environment={' '.join(own)}\nRuntimeDirectory=\nRuntimeDirectory=astha-2", second)
     service.systemctl("start", second)
     service.wait_for_status("standing by", second)
     assert service.show("StatusText").startswith("leading")

@@ -76,9 +76,20 @@ def test_a_follower_runs_as_the_daemon_does_with_settings_of_its_own() -> None:
         "After=network-online.target postgresql.service",
         "Environment=ASTHA_CONFIG=/etc/astha/astha.yaml ASTHA_SECRETS=%d",
         "RuntimeDirectory=astha",
+        "Environment=ASTHA_LEASE__DIRECTORY=%t/astha",
     }
     assert _lines("astha.service") - _lines("astha@.service") == only_daemon
     assert len(_lines("astha@.service") - _lines("astha.service")) == len(only_daemon) + 1
+
+
+@pytest.mark.parametrize(("unit", "directory"), [("astha.service", "astha"), ("astha@.service", "astha-%i")])
+def test_a_killed_daemon_finds_the_lock_that_it_held(unit: str, directory: str) -> None:
+    """The directory of the lock is the unit's own, and a restart does not remove it."""
+    assert {
+        f"RuntimeDirectory={directory}",
+        f"Environment=ASTHA_LEASE__DIRECTORY=%t/{directory}",
+        "RuntimeDirectoryPreserve=restart",
+    } <= _lines(unit)
 
 
 def test_commands_of_the_installer_run_as_the_service_does() -> None:
