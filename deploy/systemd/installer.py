@@ -30,7 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FILES = Path(__file__).resolve().parent
-UNITS = ("astha.service", "astha@.service")
+DAEMONS = ("astha.service", "astha@.service")
+VERIFICATION = ("astha-verify.timer", "astha-verify.service")
+UNITS = (*DAEMONS, *VERIFICATION)
 BACKOFF_SINCE = 254  # the version of systemd that knows RestartSteps and RestartMaxDelaySec
 READY_WITHIN_S = 90.0
 READY_FOR_S = 3.0
@@ -156,7 +158,11 @@ class Installation:
         """Makes the version the current one, with its units."""
         files, units = self.base / version / "systemd", self.host.path("/usr/local/lib/systemd/system")
         for unit in UNITS:
-            copy(files / unit, units / unit)
+            if (files / unit).exists():
+                copy(files / unit, units / unit)
+            else:  # another version has it
+                (units / unit).unlink(missing_ok=True)
+        for unit in DAEMONS:
             drop_in = units / f"{unit}.d" / "backoff.conf"
             if self._systemd_version() >= BACKOFF_SINCE:
                 copy(files / "backoff.conf", drop_in)
@@ -179,7 +185,7 @@ class Installation:
                 copy(example, etc / example.name)
                 say(f"wrote {etc / example.name}")
         if spark:
-            for unit in UNITS:
+            for unit in DAEMONS:
                 drop_in = self.host.path(f"/etc/systemd/system/{unit}.d/spark.conf")
                 if not drop_in.exists():
                     copy(FILES / "spark.conf", drop_in)
@@ -188,7 +194,8 @@ class Installation:
             self.host.need("systemd-sysusers", "/usr/local/lib/sysusers.d/astha.conf")
 
     def remove(self) -> None:
-        for unit in self.units("--all"):
+        installed = self.host.path("/usr/local/lib/systemd/system")
+        for unit in (*self.units("--all"), *(unit for unit in VERIFICATION if (installed / unit).exists())):
             self.systemctl("disable", "--now", unit)
         for unit in UNITS:
             self.host.path(f"/usr/local/lib/systemd/system/{unit}").unlink(missing_ok=True)

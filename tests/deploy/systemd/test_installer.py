@@ -244,11 +244,21 @@ def _copy(host: SimulatedHost, root: Path) -> SimulatedHost:
     return replace(host, root=root, units_running=set(host.units_running), commands=[])
 
 
+def test_a_unit_that_the_old_version_does_not_have_is_removed(running: SimulatedHost, bundle: Path) -> None:
+    timer = running.root / "usr/local/lib/systemd/system/astha-verify.timer"
+    (running.root / "opt/astha/0.1.0/systemd/astha-verify.timer").unlink()  # as if 0.1.0 had none
+    assert run(running, bundle, "upgrade", "0.2.0") == 0
+    assert timer.exists()
+    assert run(running, bundle, "rollback") == 0
+    assert not timer.exists()
+
+
 def test_uninstall_leaves_data_and_settings(running: SimulatedHost, bundle: Path) -> None:
     data = running.root / "var/lib/astha/registry.db"
     data.parent.mkdir(parents=True)
     data.write_text("precious")
     assert run(running, bundle, "uninstall") == 0
+    assert "systemctl disable --now astha-verify.timer" in running.commands
     assert data.read_text() == "precious"
     assert (running.root / "etc/astha/astha.yaml").exists()
     left = [path for path in (running.root / "usr/local").rglob("*") if not path.is_dir()]
