@@ -78,16 +78,7 @@ systemd: setup ## boot a machine and run the units and the installer on it (root
 EXTRAS = kafka lake mqtt otel spark streams
 
 bundle: setup ## make dist/astha-VERSION.tar.gz for machines with systemd: wheel, pinned packages' hashes, installer (EXTRAS=...)
-	@version=$$($(RUN) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])'); \
-	bundle=dist/astha-$$version; \
-	rm -rf "$$bundle"; mkdir -p "$$bundle"; \
-	$(RUN) -m hatchling build -t wheel -d "$$bundle" >/dev/null; \
-	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) --constraint requirements.lock --universal --python-version 3.11 \
-		--generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --no-header --quiet \
-		--output-file "$$bundle/requirements.txt"; \
-	tar --exclude __pycache__ -C deploy -cf - systemd | tar -C "$$bundle" -xf -; \
-	tar -C dist -czf "$$bundle.tar.gz" "astha-$$version"; \
-	echo "bundle: $$bundle.tar.gz"
+	@$(RUN) -m deploy.bundle $(EXTRAS)
 
 lint: setup ## check style, types and the direction of imports
 	$(RUN) -m ruff check

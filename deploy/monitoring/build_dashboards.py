@@ -18,6 +18,8 @@ SCHEMA_VERSION = 39  # of Grafana 10.4 and newer
 
 HERE = 'instance=~"$instance"'
 OF = 'instance=~"$instance", component=~"$component"'
+API = 'route=~"/v1/.+"'
+COMMITS = 'method="POST", route=~".+/tables/[{]table[}]|/v1/transactions/commit"'
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -244,6 +246,16 @@ LAKE = Dashboard("lake", "Astha / Lake", [
             (f"astha_metadata_orchestrator_problems{{{HERE}}}", "{{instance}} problems"),
             (f"astha_metadata_orchestrator_deletions_refused{{{HERE}}}", "{{instance}} deletions refused")],
             "Of the metadata orchestrator."),
+    ]),
+    Row("REST catalog", [
+        Panel("Requests", "ops", [(rate("astha_catalog_requests_total", "status", API), "{{status}}")],
+            "Of engines, by status, of all catalogs.", stacked=True),
+        Panel("Commits", "ops", [(rate("astha_catalog_requests_total", "instance, status", COMMITS),
+            "{{instance}} {{status}}")], "To one table or several, by status. 409 is a conflict."),
+        Panel("Time of a commit", "s", [
+            (f"histogram_quantile({share}, {rate('astha_catalog_request_seconds_bucket', 'instance, le', COMMITS)})",
+             f"{{{{instance}}}} {name}") for share, name in ((0.5, "median"), (0.95, "95th percentile"))],
+            "Until the catalog has responded."),
     ]),
     Row("Verification", [
         Panel("Differences", "short", [("astha_verify_differences", "{{instance}}")],

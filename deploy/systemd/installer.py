@@ -30,10 +30,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FILES = Path(__file__).resolve().parent
-UNITS = ("astha.service", "astha@.service")
+DAEMONS = ("astha.service", "astha@.service")
+VERIFICATION = ("astha-verify.timer", "astha-verify.service")
+UNITS = (*DAEMONS, *VERIFICATION)
 BACKOFF_SINCE = 254  # the version of systemd that knows RestartSteps and RestartMaxDelaySec
 READY_WITHIN_S = 90.0
 READY_FOR_S = 3.0
+USABLE, TOO_NEW = ("current", "compatible"), "new"
+"""States of a schema in `astha registry status --json`; the others, missing and old, are migrated."""
 PROPERTIES = (
     "User=astha", "Group=astha", "UMask=0077", "StateDirectory=astha", "StateDirectoryMode=0750",
     "WorkingDirectory=/var/lib/astha", "LoadCredential=astha:/etc/astha/credentials",
@@ -154,7 +158,11 @@ class Installation:
         """Makes the version the current one, with its units."""
         files, units = self.base / version / "systemd", self.host.path("/usr/local/lib/systemd/system")
         for unit in UNITS:
-            copy(files / unit, units / unit)
+            if (files / unit).exists():
+                copy(files / unit, units / unit)
+            else:  # another version has it
+                (units / unit).unlink(missing_ok=True)
+        for unit in DAEMONS:
             drop_in = units / f"{unit}.d" / "backoff.conf"
             if self._systemd_version() >= BACKOFF_SINCE:
                 copy(files / "backoff.conf", drop_in)
@@ -177,7 +185,7 @@ class Installation:
                 copy(example, etc / example.name)
                 say(f"wrote {etc / example.name}")
         if spark:
-            for unit in UNITS:
+            for unit in DAEMONS:
                 drop_in = self.host.path(f"/etc/systemd/system/{unit}.d/spark.conf")
                 if not drop_in.exists():
                     copy(FILES / "spark.conf", drop_in)
@@ -186,7 +194,8 @@ class Installation:
             self.host.need("systemd-sysusers", "/usr/local/lib/sysusers.d/astha.conf")
 
     def remove(self) -> None:
-        for unit in self.units("--all"):
+        installed = self.host.path("/usr/local/lib/systemd/system")
+        for unit in (*self.units("--all"), *(unit for unit in VERIFICATION if (installed / unit).exists())):
             self.systemctl("disable", "--now", unit)
         for unit in UNITS:
             self.host.path(f"/usr/local/lib/systemd/system/{unit}").unlink(missing_ok=True)
@@ -234,7 +243,7 @@ class Installation:
         return self.host.run(*command, f"/opt/astha/{version}/bin/astha", *arguments, quiet=quiet)
 
     def schema(self, version: str, unit: str) -> tuple[str, str | None]:
-        """Returns the state of the registry's schema (current, missing, older, newer) and its revision."""
+        """Returns the state that the registry's schema has for this version, and the schema's revision."""
         done = self.astha(version, unit, "registry", "status", "--json", quiet=True)
         try:
             found = json.loads(done.stdout)
@@ -318,9 +327,9 @@ class Installation:
         pending = []
         for unit in units:
             state, _ = self.schema(new, unit)
-            if state == "newer":
-                raise Refused(f"the registry of {unit} has a newer schema than {new} knows: nothing was changed")
-            if state != "current":
+            if state == TOO_NEW:
+                raise Refused(f"the registry of {unit} has a schema that is too new for {new}: nothing was changed")
+            if state not in USABLE:
                 pending.append(unit)
             elif self.astha(new, unit, "check").returncode != 0:
                 raise Refused(f"`astha check` of {new} found problems for {unit}: nothing was changed")
@@ -331,13 +340,16 @@ class Installation:
             raise Refused(f"`astha {' '.join(arguments)}` for {unit} failed with exit code {code}")
 
     def go_back(self) -> None:
-        """Undoes what the journal says, as far as it was done."""
+        """Undoes what the journal says, as far as it was done.
+
+        A schema that the old version can use stays: a downgrade would drop what only the new one has.
+        """
         journal = self.journal.read()
         for unit in journal.units:
             self.systemctl("stop", unit)
         for unit in journal.units:
             revision = journal.schemas.get(unit)
-            if revision and self.schema(journal.old, unit)[0] != "current":
+            if revision and self.schema(journal.old, unit)[0] == TOO_NEW:
                 self._must(journal.new, unit, "registry", "migrate", "--revision", revision, "--yes")
         self.switch(journal.old)
         for unit in journal.units:

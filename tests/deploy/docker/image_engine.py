@@ -57,7 +57,9 @@ class Engine(Protocol):
     def size(self, tag: str) -> int:
         """Returns the bytes of the unpacked image."""
 
-    def run(self, tag: str, *command: str, environment: Mapping[str, str] | None = None) -> Finished:
+    def run(
+        self, tag: str, *command: str, environment: Mapping[str, str] | None = None, as_root: bool = False
+    ) -> Finished:
         """Runs a command as the image's user, with a read-only root. /var/lib/astha is kept between commands."""
 
     def close(self) -> None: ...
@@ -95,10 +97,13 @@ class Docker:
     def size(self, tag: str) -> int:
         return int(self._inspect(tag)["Size"])
 
-    def run(self, tag: str, *command: str, environment: Mapping[str, str] | None = None) -> Finished:
+    def run(
+        self, tag: str, *command: str, environment: Mapping[str, str] | None = None, as_root: bool = False
+    ) -> Finished:
         variables = [part for name, value in (environment or {}).items() for part in ("--env", f"{name}={value}")]
         hardened = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--tmpfs=/tmp:exec"]
         places = [f"--volume={self._volume}:/var/lib/astha", f"--entrypoint={command[0]}"]
+        places += ["--user=0:0"] if as_root else []
         return _call([self.name, "run", "--rm", *hardened, *places, *variables, tag, *command[1:]], RUN_S, check=False)
 
     def close(self) -> None:
@@ -134,7 +139,9 @@ class Buildah:
     def size(self, tag: str) -> int:
         return int(_call(["du", "-s", "-B1", str(self._roots[tag])], RUN_S).stdout.split()[0])
 
-    def run(self, tag: str, *command: str, environment: Mapping[str, str] | None = None) -> Finished:
+    def run(
+        self, tag: str, *command: str, environment: Mapping[str, str] | None = None, as_root: bool = False
+    ) -> Finished:
         config = self.config(tag)
         user = config["User"]
         if not self._state.exists():
@@ -144,7 +151,8 @@ class Buildah:
         # The image's variables are set inside: outside, PATH would not lead to chroot.
         inside = ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), *command]
         script = ["unshare", "--mount", "sh", "-euc", _IN_CHROOT, "sh"]
-        return _call([*script, str(self._roots[tag]), str(self._state), user, *inside], RUN_S, check=False)
+        runs_as = "0:0" if as_root else user
+        return _call([*script, str(self._roots[tag]), str(self._state), runs_as, *inside], RUN_S, check=False)
 
     def close(self) -> None:
         self._buildah("umount", "--all")

@@ -113,5 +113,17 @@ def test_the_catalog_passes_its_probes_and_stops(postgres_registry: str, tmp_pat
         process.wait()
 
 
+def test_the_verification_of_an_empty_registry(postgres_registry: str, tmp_path: Path) -> None:
+    [workload] = [each for each in workloads("ha-monitored") if each.name == "astha-verify"]
+    pods = Pods(workload, tmp_path, postgres_registry)
+    command, *arguments = workload.pod["containers"][0]["command"]
+    done = subprocess.run(
+        [Path(sys.executable).with_name(command), *arguments],
+        env={**environment_of_tests(), **pods.environment("verify")},
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def environment_of_tests() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("ASTHA_")}

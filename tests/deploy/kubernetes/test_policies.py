@@ -7,17 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from astha.cli.exit_codes import Exit
 from tests.deploy.kubernetes.manifests import BUILT, SOURCE, Document, read
 from tests.deploy.kubernetes.test_manifests import executor
 from tests.deploy.kubernetes.workloads import Workload, secrets, selects, workloads
 
 ALL = [workload for name in BUILT for workload in workloads(name)]
 DAEMONS = [workload for workload in ALL if workload.is_daemon]
+SERVERS = [workload for workload in ALL if workload.is_server]
+TWICE = [workload for workload in SERVERS if workload.document["spec"]["replicas"] > 1]
 DAEMON_PORT = 27840
 TAGGED = re.compile(r"^[a-z0-9./:_-]+:[0-9]+\.[0-9]+\.[0-9]+$")
 
 every_pod = pytest.mark.parametrize("workload", ALL, ids=str)
 every_daemon = pytest.mark.parametrize("workload", DAEMONS, ids=str)
+every_server = pytest.mark.parametrize("workload", SERVERS, ids=str)
 
 
 def test_the_overlays_have_these_workloads() -> None:
@@ -27,7 +31,7 @@ def test_the_overlays_have_these_workloads() -> None:
         "migration": ["Job astha-migrate"],
         "single": one,
         "ha": one,
-        "ha-monitored": one,
+        "ha-monitored": ["CronJob astha-verify", *one],
         "split": [
             "Deployment astha",
             "Deployment astha-catalog",
@@ -95,21 +99,22 @@ def test_a_token_is_mounted_only_where_a_role_needs_it(workload: Workload) -> No
         assert [(rule["apiGroups"], rule["resources"]) for rule in role["rules"]] == [([""], ["pods"])]
 
 
-@every_daemon
+@every_server
 def test_probes(workload: Workload) -> None:
     [container] = workload.pod["containers"]
     assert container["startupProbe"]["httpGet"] == container["livenessProbe"]["httpGet"]
     assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "http"}
-    # A rollout of a Deployment starts a pod that stands by first, so it must be ready then.
-    wanted = "/readyz?standby=ready" if workload.document["kind"] == "Deployment" else "/readyz"
+    # A rollout of a Deployment starts a pod that stands by first, so it must be ready then. Catalogs do not stand by.
+    stands_by = workload.is_daemon and workload.document["kind"] == "Deployment"
+    wanted = "/readyz?standby=ready" if stands_by else "/readyz"
     assert container["readinessProbe"]["httpGet"] == {"path": wanted, "port": "http"}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["timeoutSeconds"] > 5, "the listener waits 5 s for the event loop"
     assert "lifecycle" not in container, "SIGTERM is enough: no preStop hook delays the release of the lease"
 
 
-@every_daemon
-def test_a_new_pod_stands_by_before_an_old_one_stops(workload: Workload) -> None:
+@every_server
+def test_a_new_pod_is_ready_before_an_old_one_stops(workload: Workload) -> None:
     if workload.document["kind"] == "Deployment":
         rolling = workload.document["spec"]["strategy"]["rollingUpdate"]
         assert rolling == {"maxSurge": 1, "maxUnavailable": 0}
@@ -126,25 +131,42 @@ def test_a_restarted_container_finds_the_lock_of_its_predecessor(workload: Workl
     assert [each for each in workload.pod["volumes"] if each["name"] == volume and "emptyDir" in each]
 
 
-@pytest.mark.parametrize("name", ["ha", "ha-monitored", "split", "spark-on-kubernetes"])
-def test_two_replicas_on_two_nodes(name: str) -> None:
-    [leader] = [workload for workload in workloads(name) if workload.name == "astha"]
-    assert leader.document["spec"]["replicas"] == 2
-    terms = leader.pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+def test_these_have_two_replicas() -> None:
+    assert [str(workload) for workload in TWICE] == [
+        "ha: Deployment astha",
+        "ha-monitored: Deployment astha",
+        "spark-on-kubernetes: Deployment astha",
+        "split: Deployment astha",
+        "split: Deployment astha-catalog",
+    ]
+
+
+@pytest.mark.parametrize("workload", TWICE, ids=str)
+def test_two_replicas_on_two_nodes(workload: Workload) -> None:
+    assert workload.document["spec"]["replicas"] == 2
+    terms = workload.pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert {term["podAffinityTerm"]["topologyKey"] for term in terms} == {
         "kubernetes.io/hostname",
         "topology.kubernetes.io/zone",
     }
-    assert all(selects(term["podAffinityTerm"]["labelSelector"], leader.labels) for term in terms)
-    [budget] = leader.of_kind("PodDisruptionBudget")
-    assert budget["spec"]["maxUnavailable"] == 1
-    chosen = [each.name for each in workloads(name) if selects(budget["spec"]["selector"], each.labels)]
-    assert chosen == ["astha"]
+    assert all(_chosen(workload, term["podAffinityTerm"]["labelSelector"]) == [workload.name] for term in terms)
+    budgets = [
+        budget
+        for budget in workload.of_kind("PodDisruptionBudget")
+        if selects(budget["spec"]["selector"], workload.labels)
+    ]
+    assert [budget["spec"]["maxUnavailable"] for budget in budgets] == [1]
+    assert _chosen(workload, budgets[0]["spec"]["selector"]) == [workload.name]
+
+
+def _chosen(workload: Workload, selector: Document) -> list[str]:
+    """Returns the workloads of the same manifest that the selector selects."""
+    return [each.name for each in workloads(workload.manifest) if selects(selector, each.labels)]
 
 
 @every_pod
 def test_selectors_match_one_workload(workload: Workload) -> None:
-    if workload.is_daemon:
+    if workload.is_server:
         assert selects(workload.document["spec"]["selector"], workload.labels)
         others = [each for each in workloads(workload.manifest) if each.name != workload.name]
         assert not [each.name for each in others if selects(workload.document["spec"]["selector"], each.labels)]
@@ -180,6 +202,17 @@ def test_network_policies_select_every_pod_in_both_directions(workload: Workload
     assert {53, 5432} <= outgoing
 
 
+def test_a_verification_is_not_repeated_for_a_difference() -> None:
+    [verification] = [workload for workload in ALL if workload.document["kind"] == "CronJob"]
+    job = verification.document["spec"]["jobTemplate"]["spec"]
+    [rule] = job["podFailurePolicy"]["rules"]
+    wanted = {"containerName": "verify", "operator": "In", "values": [Exit.PROBLEM, Exit.USAGE]}
+    assert (rule["action"], rule["onExitCodes"]) == ("FailJob", wanted)
+    assert verification.document["spec"]["concurrencyPolicy"] == "Forbid"
+    [policy] = [each for each in verification.of_kind("NetworkPolicy") if each["metadata"]["name"] == verification.name]
+    assert "ingress" not in policy["spec"]
+
+
 def references(workload: Workload) -> Iterator[tuple[str, str]]:
     for volume in workload.pod["volumes"]:
         if "configMap" in volume:
@@ -209,7 +242,7 @@ def test_everything_that_is_referred_to_exists(workload: Workload) -> None:
 
 
 def test_the_pod_monitor_finds_daemons_and_their_read_token() -> None:
-    [leader] = workloads("ha-monitored")
+    [leader] = [workload for workload in workloads("ha-monitored") if workload.is_daemon]
     [monitor] = leader.of_kind("PodMonitor")
     assert selects(monitor["spec"]["selector"], leader.labels)
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]

@@ -79,6 +79,15 @@ def test_the_migration_has_the_owners_registry(tmp_path: Path, monkeypatch: pyte
     assert "astha_owner" in load(job, tmp_path, monkeypatch).registry.shown
 
 
+def test_the_verification_has_the_lake_of_the_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verification, daemon = (
+        load(workload, tmp_path / workload.name, monkeypatch)
+        for workload in sorted(workloads("ha-monitored"), key=lambda each: each.is_daemon)
+    )
+    assert verification.lake == daemon.lake
+    assert verification.registry == daemon.registry
+
+
 @pytest.mark.parametrize("name", sorted(set(BUILT) - {"migration"}))
 def test_every_component_runs_in_one_group(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[str] = []

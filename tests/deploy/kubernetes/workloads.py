@@ -17,7 +17,7 @@ _MOUNTED = "/etc/astha"
 
 @dataclass(frozen=True)
 class Workload:
-    """A Deployment, StatefulSet or Job, and the manifest that it belongs to."""
+    """A Deployment, StatefulSet, Job or CronJob, and the manifest that it belongs to."""
 
     manifest: str
     documents: list[Document]
@@ -32,12 +32,18 @@ class Workload:
 
     @property
     def labels(self) -> dict[str, str]:
-        found: dict[str, str] = self.document["spec"]["template"]["metadata"]["labels"]
+        found: dict[str, str] = self._template["metadata"]["labels"]
         return found
 
     @property
     def pod(self) -> Document:
-        found: Document = self.document["spec"]["template"]["spec"]
+        found: Document = self._template["spec"]
+        return found
+
+    @property
+    def _template(self) -> Document:
+        spec: Document = self.document["spec"]
+        found: Document = spec.get("jobTemplate", {"spec": spec})["spec"]["template"]
         return found
 
     @property
@@ -47,6 +53,11 @@ class Workload:
     @property
     def is_daemon(self) -> bool:
         return bool(self.pod["containers"][0]["command"] == ["astha", "run"])
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it runs until it is stopped: a daemon, or the catalog."""
+        return self.document["kind"] in ("Deployment", "StatefulSet")
 
     def of_kind(self, kind: str) -> Iterator[Document]:
         return (document for document in self.documents if document["kind"] == kind)
@@ -96,7 +107,7 @@ def workloads(manifest: str) -> list[Workload]:
     return [
         Workload(manifest, documents, document)
         for document in documents
-        if document["kind"] in ("Deployment", "StatefulSet", "Job")
+        if document["kind"] in ("Deployment", "StatefulSet", "Job", "CronJob")
     ]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import itertools
+import json
 import re
+import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,7 +26,7 @@ from components.lib.lake.schema.table_definition import parse_definition
 from components.lib.lake.storage.locations import table_location
 from components.lib.storage_manager import StorageManager
 from registry.connect import open_store
-from registry.embedded_postgres import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres, free_port
 from tests.deploy.monitoring.dashboards import metrics_of, name_patterns_of, queries
 from tests.deploy.monitoring.rules_files import ROOT, RULES, expressions, recorded
 from tests.fixtures.databases import database
@@ -83,10 +86,24 @@ class Site:
     prometheus: Prometheus
     scrapes: dict[str, str]  # what each target exposes
     numbers: Iterator[int]
+    catalog: str  # its address
 
     def write(self) -> None:
-        """Commits a change, so that there are deliveries to measure."""
+        """Commits a change, so that there are deliveries to measure, and asks the catalog for a commit."""
         add_topic(self.url, f"written-{next(self.numbers)}")
+        commit_to_missing_table(self.catalog)
+
+
+def commit_to_missing_table(address: str) -> None:
+    """The catalog refuses it, and counts it as a commit."""
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        body = json.dumps({"requirements": [], "updates": []})
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/namespaces/shop/tables/missing", body, headers)
+        assert connection.getresponse().status == 404
+    finally:
+        connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +115,7 @@ def site(
     mosquitto: Mosquitto,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Site]:
-    """A leader with every component, its standby, a follower over Kafka, and a daemon on SQLite; all scraped."""
+    """A leader with every component, its standby, a follower over Kafka, a daemon on SQLite, a catalog; all scraped."""
     directory = tmp_path_factory.mktemp("monitored")
     lake = LakeSettings(warehouse=(directory / "warehouse").as_uri())
     with ExitStack() as stack:
@@ -123,16 +140,20 @@ def site(
         node = stack.enter_context(NodeExporter(directory))
         targets = {each: urlsplit(daemon.url).netloc for each, daemon in
                    {"leader": leader, "standby": standby, "follower": follower, "sqlite": alone}.items()}  # fmt: skip
+        catalog = _catalog(stack, leading)
         jobs = {
+            "catalog": [catalog],
             "astha": [targets["leader"], targets["standby"], targets["follower"]],
             "small": [targets["sqlite"]],
             "node": [node.address],
         }
         numbers = itertools.count(1)
         scrapes = {each: _scrape_with(address, url, numbers) for each, address in targets.items()}
+        commit_to_missing_table(catalog)
+        scrapes["catalog"] = fetch(catalog, "/metrics")
         scrapes["node"] = fetch(node.address, "/metrics")
         prometheus = stack.enter_context(Prometheus(directory, jobs, RULES))
-        yield Site(url, prometheus, scrapes, numbers)
+        yield Site(url, prometheus, scrapes, numbers, catalog)
 
 
 def _command(stack: ExitStack, directory: Path, url: str, subscriptions: str, environment: dict[str, str]) -> Astha:
@@ -142,6 +163,23 @@ def _command(stack: ExitStack, directory: Path, url: str, subscriptions: str, en
     command = Astha(directory, url, {**environment, **quick})
     stack.callback(_close, command.started)
     return command
+
+
+def _catalog(stack: ExitStack, command: Astha) -> str:
+    """Starts a catalog of the same registry and lake, and returns its address."""
+    address = f"127.0.0.1:{free_port()}"
+    environment = {**command.environment, "ASTHA_CATALOG__PORT": address.rpartition(":")[2]}
+    process = subprocess.Popen([*command.program, "catalog"], env=environment, cwd=command.directory)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+
+    def responds() -> bool:
+        with suppress(OSError, AssertionError):
+            return "true" in fetch(address, "/readyz")
+        return False
+
+    eventually_now(responds, "the catalog is ready", 60.0)
+    return address
 
 
 def _close(daemons: list[Daemon]) -> None:

@@ -1,4 +1,4 @@
-"""What an operator gets: wheels of Astha, the pinned packages that it needs, and deploy/systemd."""
+"""Further versions of Astha, and the packages that they need, for the machine."""
 
 from __future__ import annotations
 
@@ -7,39 +7,42 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+from deploy.bundle import PYTHON, ROOT, build_wheel, version_of
+from tests.integration.operations.next_version import with_revisions
 from tests.servers.jars import alone, cache_directory
 
-ROOT = Path(__file__).parents[3]
-PYTHON = "3.11"  # of the machine
 _SOURCES = ("astha", "components", "registry", "README.md", "LICENSE", "pyproject.toml")
 
 
-def build_wheel(version: str, target: Path, *, broken: bool = False) -> Path:
-    """Builds this tree as that version. A broken one passes `astha check`, and its daemon does not start."""
+def build_version(
+    version: str,
+    target: Path,
+    *,
+    broken: bool = False,
+    revisions: Mapping[str, tuple[str | None, str]] | None = None,
+) -> Path:
+    """Builds this tree as that version, with further migrations as in `with_revisions`.
+
+    A broken one passes `astha check`, and its daemon does not start.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(scratch)
         for name in _SOURCES:
             source = ROOT / name
             shutil.copytree(source, tree / name) if source.is_dir() else shutil.copy(source, tree / name)
         project = tree / "pyproject.toml"
-        project.write_text(project.read_text().replace('\nversion = "0.1.0"\n', f'\nversion = "{version}"\n'))
+        ours = f'\nversion = "{version_of(ROOT)}"\n'
+        project.write_text(project.read_text().replace(ours, f'\nversion = "{version}"\n'))
         if broken:
             with (tree / "astha/process.py").open("a") as module:
                 module.write("\n\nraise RuntimeError('this version is broken')\n")
-        _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target), directory=tree)
-    return target / f"astha-{version}-py3-none-any.whl"
-
-
-def pinned_requirements(target: Path, *extras: str) -> Path:
-    """Writes the part of requirements.lock that the daemon needs, with its hashes."""
-    uv = str(Path(sys.executable).with_name("uv"))
-    command = [uv, "pip", "compile", "pyproject.toml", "--constraint", "requirements.lock", "--universal", "--quiet"]
-    command += ["--python-version", PYTHON, "--generate-hashes", "--no-header", "--no-annotate"]
-    command += ["--no-emit-index-url", "--no-emit-find-links", "--output-file", str(target)]
-    _run(*command, *(f"--extra={extra}" for extra in extras), directory=ROOT)
-    return target
+        if revisions is not None:
+            shutil.rmtree(tree / "registry/migrations")
+            with_revisions(tree / "registry/migrations", revisions)
+        return build_wheel(tree, target)
 
 
 def wheels_of(requirements: Path) -> Path:
@@ -52,11 +55,8 @@ def wheels_of(requirements: Path) -> Path:
             with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
                 command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"]
                 command += ["--only-binary=:all:", "--python-version", PYTHON, "--dest", f"{scratch}/wheels"]
-                _run(*command, "--requirement", str(requirements), directory=ROOT)
+                command += ["--requirement", str(requirements)]
+                done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False, timeout=600)
+                assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
                 (Path(scratch) / "wheels").rename(target)
     return target
-
-
-def _run(*command: str, directory: Path) -> None:
-    done = subprocess.run(command, cwd=directory, text=True, capture_output=True, check=False, timeout=600)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.systemd import installer
+from registry.migrate import SchemaState
 
 SCHEMAS = {"0.1.0": "0001", "0.2.0": "0002", "0.3.0": "0002"}
 """Version -> the schema revision that it needs."""
@@ -24,6 +25,7 @@ class SimulatedHost(installer.Host):
     systemd: int = 252
     units_running: set[str] = field(default_factory=set)
     schema: str = ""
+    compatible_from: dict[str, str] = field(default_factory=dict)  # revision -> the oldest whose code can use it
     broken: set[str] = field(default_factory=set)  # versions whose daemon does not start
     failing: set[str] = field(default_factory=set)  # "VERSION COMMAND" of astha that exits with 1
     commands: list[str] = field(default_factory=list)
@@ -63,7 +65,7 @@ class SimulatedHost(installer.Host):
             case ["--version"]:
                 return 0, f"systemd {self.systemd} (something)\n"
             case ["start", unit]:
-                if self.current in self.broken or self.schema != SCHEMAS[self.current]:
+                if self.current in self.broken or not self._usable(self.current):
                     return 1, ""
                 self.units_running.add(unit)
             case ["stop", unit] | ["disable", "--now", unit]:
@@ -78,15 +80,31 @@ class SimulatedHost(installer.Host):
     def _astha(self, version: str, arguments: list[str]) -> tuple[int, str]:
         if f"{version} {' '.join(arguments[:2])}" in self.failing:
             return 1, ""
-        wanted = SCHEMAS[version]
+        wanted, state = SCHEMAS[version], self.state_for(version)
         match arguments:
             case ["registry", "status", "--json"]:
-                state = "current" if self.schema == wanted else "older" if self.schema < wanted else "newer"
-                return 0, json.dumps({"state": state, "found": self.schema, "expected": wanted})
+                shown = json.dumps({"state": state, "found": self.schema or None, "expected": wanted})
+                return 0 if self._usable(version) else 1, shown
             case ["registry", "migrate"]:
-                self.schema = wanted
+                if state == "new":
+                    return 2, ""
+                self.schema = self.schema if state == "compatible" else wanted
             case ["registry", "migrate", "--revision", revision, "--yes"]:
+                if state in ("compatible", "new"):
+                    return 2, ""  # it does not know how
                 self.schema = revision
             case ["check"]:
-                return 0 if self.schema == wanted else 1, ""
+                return 0 if self._usable(version) else 1, ""
         return 0, ""
+
+    def state_for(self, version: str) -> SchemaState:
+        """The rule of registry.migrate.schema_status: a version knows its own revision and all earlier ones."""
+        wanted = SCHEMAS[version]
+        if not self.schema:
+            return "missing"
+        if self.schema <= wanted:
+            return "current" if self.schema == wanted else "old"
+        return "compatible" if self.compatible_from.get(self.schema, self.schema) <= wanted else "new"
+
+    def _usable(self, version: str) -> bool:
+        return self.state_for(version) in ("current", "compatible")

@@ -7,10 +7,12 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from deploy.systemd import installer
+from registry.migrate import SchemaState
 from tests.deploy.systemd.simulated_host import SCHEMAS, Killed, SimulatedHost
 
 BOTH = {"astha.service", "astha@reports.service"}
@@ -147,6 +149,41 @@ def test_a_failed_upgrade_goes_back(
     assert not (running.root / "opt/astha/.upgrade").exists()
 
 
+@pytest.mark.parametrize("failing", [None, "0.2.0 check"])
+def test_a_failed_upgrade_leaves_a_schema_that_the_old_version_can_use(
+    running: SimulatedHost, bundle: Path, failing: str | None
+) -> None:
+    """A downgrade would drop what only the new schema has."""
+    running.compatible_from = {"0002": "0001"}
+    running.broken, running.failing = ({"0.2.0"}, set()) if failing is None else (set(), {failing})
+    assert run(running, bundle, "upgrade", "0.2.0") == 1
+    assert (running.current, running.schema, running.units_running) == ("0.1.0", "0002", BOTH)
+    assert not any("--revision" in command for command in running.commands)
+
+
+def test_a_version_too_old_for_the_schema_is_refused_while_the_units_run(
+    running: SimulatedHost, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(running, bundle, "upgrade", "0.2.0") == 0
+    running.commands.clear()
+    assert run(running, bundle, "upgrade", "0.1.0") == 1
+    assert "has a schema that is too new for 0.1.0: nothing was changed" in capsys.readouterr().err
+    assert not any("systemctl stop" in command for command in running.commands)
+    assert (running.current, running.schema, running.units_running) == ("0.2.0", "0002", BOTH)
+    assert not (running.root / "opt/astha/.upgrade").exists()
+
+
+def test_an_older_version_that_can_use_the_schema_is_installed(running: SimulatedHost, bundle: Path) -> None:
+    running.compatible_from = {"0002": "0001"}
+    assert run(running, bundle, "upgrade", "0.2.0") == 0
+    assert run(running, bundle, "upgrade", "0.1.0") == 0
+    assert (running.current, running.schema, running.units_running) == ("0.1.0", "0002", BOTH)
+
+
+def test_the_states_are_those_of_the_registry() -> None:
+    assert {*installer.USABLE, installer.TOO_NEW} == set(get_args(SchemaState)) - {"missing", "old"}
+
+
 def test_problems_that_show_before_the_stop_change_nothing(
     running: SimulatedHost, bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +201,15 @@ def test_the_rollback_by_hand(running: SimulatedHost, bundle: Path, capsys: pyte
     assert run(running, bundle, "upgrade", "0.2.0") == 0
     assert run(running, bundle, "rollback") == 0
     assert (running.current, running.schema, running.units_running) == ("0.1.0", "0001", BOTH)
+
+
+def test_the_rollback_by_hand_leaves_a_schema_that_the_old_version_can_use(
+    running: SimulatedHost, bundle: Path
+) -> None:
+    running.compatible_from = {"0002": "0001"}
+    assert run(running, bundle, "upgrade", "0.2.0") == 0
+    assert run(running, bundle, "rollback") == 0
+    assert (running.current, running.schema, running.units_running) == ("0.1.0", "0002", BOTH)
 
 
 @pytest.mark.parametrize("then", ["upgrade", "rollback"])
@@ -198,11 +244,21 @@ def _copy(host: SimulatedHost, root: Path) -> SimulatedHost:
     return replace(host, root=root, units_running=set(host.units_running), commands=[])
 
 
+def test_a_unit_that_the_old_version_does_not_have_is_removed(running: SimulatedHost, bundle: Path) -> None:
+    timer = running.root / "usr/local/lib/systemd/system/astha-verify.timer"
+    (running.root / "opt/astha/0.1.0/systemd/astha-verify.timer").unlink()  # as if 0.1.0 had none
+    assert run(running, bundle, "upgrade", "0.2.0") == 0
+    assert timer.exists()
+    assert run(running, bundle, "rollback") == 0
+    assert not timer.exists()
+
+
 def test_uninstall_leaves_data_and_settings(running: SimulatedHost, bundle: Path) -> None:
     data = running.root / "var/lib/astha/registry.db"
     data.parent.mkdir(parents=True)
     data.write_text("precious")
     assert run(running, bundle, "uninstall") == 0
+    assert "systemctl disable --now astha-verify.timer" in running.commands
     assert data.read_text() == "precious"
     assert (running.root / "etc/astha/astha.yaml").exists()
     left = [path for path in (running.root / "usr/local").rglob("*") if not path.is_dir()]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from deploy.bundle import make_bundle, pin_requirements
 from registry.embedded_postgres import free_port
+from registry.migrate import _head
 from tests.deploy.systemd import inside
-from tests.deploy.systemd.bundle import ROOT, build_wheel, pinned_requirements, wheels_of
+from tests.deploy.systemd.bundle import build_version, wheels_of
 from tests.deploy.systemd.inside.recorder import ALLOWED, FORBIDDEN
 from tests.deploy.systemd.machine import Machine
+from tests.integration.operations.next_version import EXPANDING, NOTHING
 from tests.servers.jars import java
 from tests.servers.mosquitto import Mosquitto, MosquittoOptions
 from tests.waiting import eventually_now
@@ -25,11 +29,15 @@ UNIT = "astha.service"
 URL = "sqlite:////var/lib/astha/registry.db"
 TOKEN = "a-token-that-only-the-service-knows"
 FOLLOWER = "astha@reports.service"
+VERIFY = "astha-verify.service"
 RECEIVED = "/var/lib/astha/received"
 FOLLOWED = "/var/lib/astha/followed"
 BROKER_PASSWORD = "only for the broker"
 PORT, SECOND_PORT, FOLLOWER_PORT = (free_port() for _ in range(3))  # of this machine, whose network the other shares
 DEADLINE_S = 120.0
+HEAD = _head()
+COMPATIBLE, INCOMPATIBLE = (HEAD, EXPANDING), (None, NOTHING)
+"""Migrations of later versions: this version can use the first one's schema, and not the second one's."""
 
 
 class Service:
@@ -42,7 +50,9 @@ class Service:
         return self.machine.run("/bundle/systemd/installer.py", *arguments, check=check)
 
     def systemctl(self, *arguments: str, check: bool = True) -> str:
-        return self.machine.run("systemctl", *arguments, check=check).stdout.strip()
+        done = self.machine.run("systemctl", *arguments, check=False)
+        assert done.returncode == 0 or not check, f"{arguments}: {done.stderr}{self.journal(arguments[-1])[-2_000:]}"
+        return done.stdout.strip()
 
     def show(self, name: str, unit: str = UNIT) -> str:
         return self.systemctl("show", "--value", "-p", name, unit)
@@ -66,6 +76,11 @@ class Service:
         self.create_topics(name)
         eventually_now(lambda: name in self.received(path), f"{name} is delivered", DEADLINE_S)
 
+    def schema(self) -> tuple[str, str]:
+        """Returns the state of the schema for the current version, and its revision."""
+        found = json.loads(self.installer("run", "--", "registry", "status", "--json", check=False).stdout)
+        return found["state"], found["found"]
+
     def wait_for_status(self, start: str, unit: str = UNIT) -> None:
         eventually_now(
             lambda: self.show("StatusText", unit).startswith(start) and self.show("ActiveState", unit) == "active",
@@ -83,13 +98,20 @@ class Service:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("bundle")
-    build_wheel("0.1.0", directory)
-    build_wheel("0.2.0", directory)
-    build_wheel("0.3.0", directory, broken=True)
-    build_wheel("0.4.0", directory)
-    pinned_requirements(directory / "requirements.txt", "mqtt")
+    """What `make bundle` makes, unpacked, and wheels of later versions."""
+    scratch = tmp_path_factory.mktemp("bundle")
+    archive = make_bundle(scratch / "dist", ["mqtt"])
+    with tarfile.open(archive) as tar:
+        tar.extractall(scratch / "unpacked", filter="data")
+    (directory,) = (scratch / "unpacked").iterdir()
+    build_version("0.2.0", directory)
+    build_version("0.3.0", directory, revisions={"next": COMPATIBLE}, broken=True)
+    build_version("0.4.0", directory, revisions={"next": COMPATIBLE})
+    build_version("0.5.0", directory, revisions={"next": COMPATIBLE, "then": INCOMPATIBLE}, broken=True)
+    build_version("0.6.0", directory, revisions={"next": COMPATIBLE, "then": INCOMPATIBLE})
+    pin_requirements(directory / "requirements-lake.txt", ["lake", "mqtt"])
     (directory / "wheels").mkdir()
+    (directory / "inside").mkdir()
     directory.chmod(0o755)  # the service's user reads it
     return directory
 
@@ -98,15 +120,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def machine(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     mounts = {
         "/bundle": bundle,
-        "/bundle/wheels": wheels_of(bundle / "requirements.txt"),
-        "/bundle/systemd": ROOT / "deploy/systemd",
+        "/bundle/wheels": wheels_of(bundle / "requirements-lake.txt"),
         "/bundle/inside": Path(inside.__file__).parent,
         "/java": Path(java()).resolve().parents[1],
     }
     for place in mounts.values():
         assert place.is_dir()
-    for name in ("systemd", "inside"):
-        (bundle / name).mkdir()
     with Machine(tmp_path_factory.mktemp("machine"), mounts) as machine:
         yield machine
 
@@ -137,8 +156,8 @@ def recorder(path: str, name: str = "recorder") -> str:
     return f"{name}: {{use: 'recorder:create', tables: [topics], settings: {{path: {path}}}}}"
 
 
-def wheel(version: str) -> list[str]:
-    options = ["--requirements", "/bundle/requirements.txt", "--wheels", "/bundle/wheels"]
+def wheel(version: str, requirements: str = "requirements.txt") -> list[str]:
+    options = ["--requirements", f"/bundle/{requirements}", "--wheels", "/bundle/wheels"]
     return [f"/bundle/astha-{version}-py3-none-any.whl", *options]
 
 
@@ -164,6 +183,21 @@ def test_after_kill_9_it_is_restarted_and_delivers(service: Service) -> None:
     service.wait_for_status("leading; components: 1 live")
     assert service.show("MainPID") != pid
     service.delivers("after-kill")
+
+
+def test_after_kill_9_it_leads_without_waiting_for_its_lease(service: Service) -> None:
+    """The lease is longer than any deadline of these tests."""
+    service.drop_in("lease", "Environment=ASTHA_LEASE__TTL_S=3600")
+    service.systemctl("restart", UNIT)
+    service.wait_for_status("leading; components: 1 live")
+    before = service.show("NRestarts")
+    service.systemctl("kill", "--kill-whom=main", "--signal=KILL", UNIT)
+    eventually_now(lambda: service.show("NRestarts") != before, "restarted", DEADLINE_S)
+    service.wait_for_status("leading; components: 1 live")
+    assert "its process has ended" in service.journal()
+    service.remove_drop_in("lease")
+    service.systemctl("restart", UNIT)
+    service.delivers("after-kill-with-a-long-lease")
 
 
 def test_a_hung_event_loop_is_ended_by_the_watchdog(service: Service) -> None:
@@ -238,15 +272,17 @@ def test_a_registry_that_is_not_reachable_is_tried_again(service: Service) -> No
 def test_of_two_units_one_stands_by_and_takes_over(service: Service) -> None:
     second = "astha-second.service"
     service.machine.run("cp", f"/usr/local/lib/systemd/system/{UNIT}", f"/etc/systemd/system/{second}")
-    service.drop_in(
-        "second", f"Environment=ASTHA_SERVER__PORT={SECOND_PORT}\nRuntimeDirectory=\nRuntimeDirectory=astha-2", second
-    )
+    own = ["ASTHA_LEASE__DIRECTORY=%t/astha-2", f"ASTHA_SERVER__PORT={SECOND_PORT}"]
+    service.drop_in("second", f"Environment={' '.join(own)}\nRuntimeDirectory=\nRuntimeDirectory=astha-2", second)
     service.systemctl("start", second)
     service.wait_for_status("standing by", second)
     assert service.show("StatusText").startswith("leading")
+    service.drop_in("stays-away", "RestartSec=1h")  # a daemon that is restarted leads again at once
     service.systemctl("kill", "--signal=KILL", UNIT)
     service.wait_for_status("leading", second)
     service.delivers("by-the-second")
+    service.remove_drop_in("stays-away")
+    service.systemctl("restart", UNIT)
     service.wait_for_status("standing by")
     service.systemctl("stop", second)
     service.wait_for_status("leading")
@@ -255,7 +291,7 @@ def test_of_two_units_one_stands_by_and_takes_over(service: Service) -> None:
 
 def test_a_follower(service: Service, broker: Mosquitto) -> None:
     """It stays, and is upgraded with the daemon below. Both get the broker's password as a credential."""
-    sink = f"mqtt_sink: {{tables: [topics], settings: {{url: '{broker.url}', username: astha}}}}"
+    sink = f"mqtt_sink: {{tables: [topics], settings: {{url: '{broker.url}', user: astha}}}}"
     service.machine.write("/etc/astha/subscriptions.yaml", f"components:\n  {recorder(RECEIVED)}\n  {sink}\n")
     service.machine.write("/etc/astha/credentials/components.mqtt_sink.settings.password", BROKER_PASSWORD)
     service.machine.write("/etc/astha/credentials/source.mqtt.password", BROKER_PASSWORD)
@@ -315,11 +351,13 @@ def test_an_upgrade(service: Service) -> None:
     service.delivers("after-upgrade-followed", FOLLOWED)
 
 
-def test_a_version_that_does_not_start_is_rolled_back(service: Service) -> None:
+def test_a_version_that_does_not_start_is_rolled_back_without_its_schema(service: Service) -> None:
+    """The old version can use the new schema, so nothing is dropped."""
     done = service.installer("upgrade", *wheel("0.3.0"), check=False)
     assert done.returncode == 1
     assert "0.2.0 runs again. The upgrade to 0.3.0 failed" in done.stderr
     assert "0.2.0" in service.machine.run("astha", "--version").stdout
+    assert service.schema() == ("compatible", "next")
     service.delivers("after-failed-upgrade")
 
 
@@ -342,6 +380,26 @@ def test_a_rollback_by_hand(service: Service) -> None:
     service.installer("rollback")
     assert "0.2.0" in service.machine.run("astha", "--version").stdout
     service.delivers("after-rollback")
+    assert service.schema() == ("compatible", "next")
+
+
+def test_a_schema_that_the_old_version_cannot_use_is_taken_back(service: Service) -> None:
+    done = service.installer("upgrade", *wheel("0.5.0"), check=False)
+    assert done.returncode == 1
+    assert "0.2.0 runs again. The upgrade to 0.5.0 failed" in done.stderr
+    assert service.schema() == ("compatible", "next")
+    service.delivers("after-downgrade")
+
+
+def test_a_version_too_old_for_the_schema_is_refused_while_the_daemon_runs(service: Service) -> None:
+    service.installer("upgrade", *wheel("0.6.0"))
+    assert service.schema() == ("current", "then")
+    pid = service.show("MainPID")
+    done = service.installer("upgrade", *wheel("0.2.0"), check=False)
+    assert done.returncode == 1
+    assert "has a schema that is too new for 0.2.0: nothing was changed" in done.stderr
+    assert service.show("MainPID") == pid
+    service.delivers("after-refusal")
 
 
 def test_uninstall_leaves_data_and_settings(service: Service) -> None:
@@ -352,6 +410,23 @@ def test_uninstall_leaves_data_and_settings(service: Service) -> None:
     assert service.received() == received
     service.machine.run("test", "-s", "/var/lib/astha/registry.db")
     assert TOKEN in service.machine.run("cat", "/etc/astha/credentials/server.token").stdout
-    service.installer("install", *wheel("0.4.0"))
+    service.installer("install", *wheel("0.6.0", "requirements-lake.txt"))
     service.systemctl("start", UNIT)
     service.delivers("after-reinstall")
+
+
+def test_the_timer_verifies(service: Service) -> None:
+    """After the installation with the lake's packages above."""
+    metrics = "/var/cache/astha/astha_verify.prom"
+    service.machine.write(
+        "/etc/systemd/system/astha-verify.timer.d/soon.conf", "[Timer]\nOnActiveSec=1s\nRandomizedDelaySec=0\n"
+    )
+    service.systemctl("daemon-reload")
+    service.systemctl("enable", "--now", "astha-verify.timer")
+    eventually_now(lambda: service.show("ExecMainExitTimestampMonotonic", VERIFY) != "0", "verified", DEADLINE_S)
+    assert service.show("Result", VERIFY) == "success", service.journal(VERIFY)
+    read = service.machine.run("runuser", "-u", "games", "--", "cat", metrics)
+    assert "astha_verify_differences 0.0" in read.stdout
+    service.installer("uninstall")
+    assert service.machine.run("systemctl", "cat", "astha-verify.timer", check=False).returncode != 0
+    assert "astha-verify" not in service.systemctl("list-timers", "--all")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from astha.settings import Settings, load_settings
+from components.commands.verify.cli import verify_command
 from deploy.systemd import installer
 from tests.servers.packages import Program, find_program
 
@@ -42,7 +44,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_systemd_finds_nothing_to_complain_about(systemd_analyze: Program, root: Path) -> None:
-    names = ["astha.service", "astha@reports.service"]
+    names = ["astha.service", "astha@reports.service", *installer.VERIFICATION]
     done = analyze(systemd_analyze, "verify", "--man=no", "--recursive-errors=no", f"--root={root}", *names)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -54,8 +56,10 @@ def test_systemd_would_complain(systemd_analyze: Program, root: Path) -> None:
     assert "RestartSecs" in done.stderr
 
 
-@pytest.mark.parametrize("drop_in", [None, "spark.conf"])
-@pytest.mark.parametrize("unit", installer.UNITS)
+@pytest.mark.parametrize(
+    ("unit", "drop_in"),
+    [*itertools.product(installer.DAEMONS, (None, "spark.conf")), ("astha-verify.service", None)],
+)
 def test_the_exposure_is_low(systemd_analyze: Program, tmp_path: Path, unit: str, drop_in: str | None) -> None:
     text = (UNITS / unit).read_text() + ("" if drop_in is None else (UNITS / drop_in).read_text())
     (tmp_path / unit).write_text(text)
@@ -76,9 +80,38 @@ def test_a_follower_runs_as_the_daemon_does_with_settings_of_its_own() -> None:
         "After=network-online.target postgresql.service",
         "Environment=ASTHA_CONFIG=/etc/astha/astha.yaml ASTHA_SECRETS=%d",
         "RuntimeDirectory=astha",
+        "Environment=ASTHA_LEASE__DIRECTORY=%t/astha",
     }
     assert _lines("astha.service") - _lines("astha@.service") == only_daemon
     assert len(_lines("astha@.service") - _lines("astha.service")) == len(only_daemon) + 1
+
+
+@pytest.mark.parametrize(("unit", "directory"), [("astha.service", "astha"), ("astha@.service", "astha-%i")])
+def test_a_killed_daemon_finds_the_lock_that_it_held(unit: str, directory: str) -> None:
+    """The directory of the lock is the unit's own, and a restart does not remove it."""
+    assert {
+        f"RuntimeDirectory={directory}",
+        f"Environment=ASTHA_LEASE__DIRECTORY=%t/{directory}",
+        "RuntimeDirectoryPreserve=restart",
+    } <= _lines(unit)
+
+
+def test_the_verification_is_hardened_as_the_daemon_is() -> None:
+    begins = ("Protect", "Private", "Restrict", "SystemCall", "Capability", "Ambient", "NoNewPrivileges", "Memory")
+    wanted = {line for line in _lines("astha.service") if line.startswith(begins)}
+    assert len(wanted) > 20
+    assert wanted <= _lines("astha-verify.service")
+    assert set(installer.PROPERTIES) - _lines("astha-verify.service") == {"UMask=0077"}
+
+
+def test_the_verification_writes_where_node_exporter_can_read() -> None:
+    lines = _lines("astha-verify.service")
+    (command,) = (line.removeprefix("ExecStart=").split() for line in lines if line.startswith("ExecStart="))
+    assert {"CacheDirectory=astha", "CacheDirectoryMode=0755", "UMask=0022"} <= lines
+    *_, option, file = command
+    assert (option, Path(file).parent, Path(file).suffix) == ("--metrics", Path("/var/cache/astha"), ".prom")
+    context = verify_command.make_context("verify", command[2:])  # fails for an option that does not exist
+    assert context.params["metrics_file"] == Path(file)
 
 
 def test_commands_of_the_installer_run_as_the_service_does() -> None:

@@ -106,13 +106,22 @@ def _unplannable(url: str, statements: Iterable[str]) -> Iterator[str]:
             names = list(dict.fromkeys(_PARAMETER.findall(statement)))
             text = _PARAMETER.sub(lambda match: f"${names.index(match[1]) + 1}", statement)  # noqa: B023
             count = max(map(int, _NUMBERED.findall(text)), default=0)
-            nothing = f"({', '.join(['NULL'] * count)})" if count else ""
             try:
-                connection.execute(f"PREPARE planned AS {text.replace('%%', '%')}".encode())
-                connection.execute(f"EXPLAIN EXECUTE planned{nothing}".encode())
-            except psycopg.errors.IndeterminateDatatype:
-                continue
+                _plan(connection, text.replace("%%", "%"), ["unknown"] * count)
             except psycopg.Error as error:
                 yield f"{error.diag.message_primary}: {statement}"
-            finally:
-                connection.execute("DEALLOCATE ALL")
+
+
+def _plan(connection: psycopg.Connection[Any], text: str, types: list[str]) -> None:
+    """Raises psycopg.Error if the statement can't be planned. A parameter whose type only its value shows is text."""
+    declared, nothing = (f"({', '.join(part)})" if types else "" for part in (types, ["NULL"] * len(types)))
+    try:
+        connection.execute(f"PREPARE planned {declared} AS {text}".encode())
+        connection.execute(f"EXPLAIN EXECUTE planned{nothing}".encode())
+    except psycopg.errors.IndeterminateDatatype as error:
+        at = _NUMBERED.search(error.diag.message_primary or "")
+        if at is None or types[int(at[1]) - 1] == "text":
+            raise
+        _plan(connection, text, [*types[: int(at[1]) - 1], "text", *types[int(at[1]) :]])
+    finally:
+        connection.execute("DEALLOCATE ALL")
