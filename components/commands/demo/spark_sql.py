@@ -33,6 +33,7 @@ def open_session(uri: str) -> Any:
         _CATALOG: "org.apache.iceberg.spark.SparkCatalog",
         f"{_CATALOG}.type": "rest",
         f"{_CATALOG}.uri": uri,
+        f"{_CATALOG}.cache-enabled": "false",  # a loaded table would stay as it is for 30 s
         "spark.ui.enabled": "false",
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
