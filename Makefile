@@ -70,7 +70,7 @@ thorough: setup ## run the combinations of databases and storages that `make tes
 	$(RUN) -m pytest -q -m long tests/e2e tests/integration
 
 rck: setup ## run Iceberg's REST Compatibility Kit and Spark SQL against `astha catalog` (fetches them, needs Java)
-	$(RUN) -m pytest -q -m long tests/rck tests/integration/components/commands/catalog
+	$(RUN) -m pytest -q -m "slow or long" tests/rck tests/integration/components/commands/catalog
 
 systemd: setup ## boot a machine and run the units and the installer on it (root; builds the machine once, with debootstrap)
 	$(RUN) -m pytest -ra tests/deploy/systemd -m long

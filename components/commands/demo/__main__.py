@@ -13,7 +13,7 @@ from types import FrameType
 import psycopg
 from sqlalchemy import make_url
 
-from components.commands.demo import compaction, daemon, fanout, lake, registry, streams
+from components.commands.demo import catalog, compaction, daemon, fanout, lake, registry, streams
 from components.commands.demo.stage import Stage
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.errors import RegistryError, Unavailable
@@ -66,6 +66,10 @@ def play(segments: int, stage: Stage) -> None:
         compacted = asyncio.run(compaction.show(url, Path(directory) / "warehouse", stage))
         stage.show_cells(f"Compaction of {compaction.TABLE}", compacted.cells())
         stage.say(f"registry, Iceberg and storage agree: {'yes' if compacted.equal else 'NO'}")
+        backend, url = _another_database(urls, directory, "engines")
+        stage.say(f"the catalog, with its registry on {backend}: Spark SQL and DuckDB write one table")
+        served = asyncio.run(catalog.show(url, Path(directory), stage))
+        stage.show_cells("Table written by other engines", {catalog.TABLE: served.cells()})
         backend, url = _another_database(urls, directory, "streams")
         stage.say(f"streams, with their registry on {backend}: three agents, a consumer group, and a killed agent")
         streamed = asyncio.run(streams.show(url, Path(directory) / "warehouse", stage))

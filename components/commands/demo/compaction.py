@@ -22,14 +22,11 @@ from astha.lanes.lane import Lane
 from astha.subscribers import ComponentContext, LakeSettings, Subscriber
 from components import compactor, iceberg_updater
 from components.commands.demo.daemon import running, until
-from components.commands.demo.lake import load_iceberg
+from components.commands.demo.lake import load_iceberg, verify
 from components.commands.demo.stage import Stage
 from components.commands.demo.tables import create_table
-from components.commands.verify.verification import Verification, VerifyOptions
 from components.compactor.subscriber import Compactor
-from components.lib.lake.iceberg import IcebergTables, open_catalog
-from components.lib.lake.iceberg.registry_identity import registry_identity
-from components.lib.lake.storage.objects import Objects
+from components.lib.lake.iceberg import open_catalog
 from components.lib.storage_manager import StorageManager
 from registry.connect import open_store
 from registry.migrate import migrate
@@ -128,7 +125,7 @@ async def _compact(
             f"{row.partition_path}: {row.rule}: {row.input_files} files become {row.output_files} by {row.strategy}, "
             f"{row.row_count:,} rows, {took:.1f} s"
         )
-    return JobOutcome(before, await _state(around), done[0] if done else None, await _verify(around))
+    return JobOutcome(before, await _state(around), done[0] if done else None, await verify(around))
 
 
 async def _settled(around: ComponentContext, table: LakeTable, stage: Stage) -> bool:
@@ -181,14 +178,3 @@ def _rows(number: int) -> pa.Table:
             "seconds": pa.array([row % 97 / 10 for row in ids], pa.float64()),
         }
     )
-
-
-async def _verify(around: ComponentContext) -> bool:
-    catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
-    tables = IcebergTables(catalog, await registry_identity(around.store))
-    try:
-        options = VerifyOptions(files=True, checksums=True)
-        report = await Verification(around.store, tables, Objects(around.lake), around.clock, options).run()
-    finally:
-        await asyncio.to_thread(tables.close)
-    return report.equal

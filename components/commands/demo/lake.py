@@ -194,13 +194,13 @@ async def _outcome(around: ComponentContext, inserted: int, lane: Lane) -> LakeO
     assert table is not None  # noqa: S101  (created above)
     snapshots, rows, metadata = await asyncio.to_thread(_seen, around)
     read = await asyncio.to_thread(count_with_duckdb, metadata)
-    equal = await _verify(around)
+    equal = await verify(around)
     return LakeOutcome(
         inserted, table.file_count, snapshots, lane.counts.refreshes, table.row_count, rows, read, equal
     )  # fmt: skip
 
 
-async def _verify(around: ComponentContext) -> bool:
+async def verify(around: ComponentContext) -> bool:
     """Does what `astha verify --files --checksums` does."""
     catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
     tables = IcebergTables(catalog, await registry_identity(around.store))
@@ -221,8 +221,9 @@ def count_with_duckdb(metadata_location: str) -> int:
     return int(found[0]) if found else 0
 
 
-def load_iceberg(connection: duckdb.DuckDBPyConnection) -> None:
-    for extension in ("avro", "iceberg"):
+def load_iceberg(connection: duckdb.DuckDBPyConnection, *more: str) -> None:
+    """Loads the extension and what it needs from their packages: DuckDB itself would download them."""
+    for extension in (*more, "avro", "iceberg"):
         connection.execute(f"LOAD '{_extension(extension)}'")
 
 

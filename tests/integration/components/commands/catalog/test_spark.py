@@ -7,9 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from astha.subscribers.context import ComponentContext, LakeSettings
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.schema.transform_syntax import show_order
+from components.lib.lake.storage.locations import parse
 from components.lib.storage_manager import StorageManager
 from registry.contract import MetadataStore
 from registry.models import LakeTable
@@ -21,12 +25,6 @@ from tests.servers.catalog_process import CatalogProcess
 pytestmark = pytest.mark.long  # `make rck` runs it
 
 COPY_ON_WRITE = ", ".join(f"'write.{kind}.mode'='copy-on-write'" for kind in ("delete", "update", "merge"))
-
-
-@pytest.fixture(params=["postgres"])
-def backend(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
 
 
 @pytest.fixture
@@ -76,6 +74,44 @@ async def test_spark_sql_writes_beside_our_inserts(
     assert [row[0] for row in found] == expected
     assert (await registered()).row_count == len(expected)
     assert [version.schema_version for version in await store.list_table_metadata((await registered()).id)] == [1, 2]
+    await require_equal(context)
+
+
+async def test_a_sort_order_by_spark_is_adopted(
+    spark: Spark, store: MetadataStore, context: ComponentContext, manager: StorageManager, run_daemon: RunDaemon
+) -> None:
+    """And a partition spec, whether our writers can write it or not: then inserts are refused, with the reason."""
+    running = await iceberg_daemon(run_daemon, context)
+
+    async def sql(statement: str) -> list[list[object]]:
+        return await asyncio.to_thread(spark.sql, statement)
+
+    await sql("CREATE NAMESPACE astha.sales")
+    await sql("CREATE TABLE astha.sales.orders (id BIGINT, name STRING, price DOUBLE) USING iceberg")
+    await sql("ALTER TABLE astha.sales.orders WRITE ORDERED BY bucket(1, id), name DESC NULLS FIRST")
+    table = await store.get_table("sales", "orders")
+    assert table is not None
+    version = await store.get_table_metadata(table.id)
+    assert version is not None
+    schema = TableSchema.of(version)
+    assert [show_order(field, schema.iceberg) for field in schema.order.fields] == [
+        "bucket(1, id)",
+        "name desc nulls first",
+    ]
+    rows = pa.table({"id": [1, 2, 3, 4], "name": ["a", None, "c", "b"], "price": [0.5, 1.5, 2.5, 3.5]})
+    await manager.insert("sales.orders", rows, sync=True)
+    (file,) = await store.list_files(table.id)
+    assert pq.read_table(parse(file.file_path).path)["name"].to_pylist() == [None, "c", "b", "a"]
+    await running.until(lambda: is_read(sql, 4), "our rows in Iceberg")
+    await sql("ALTER TABLE astha.sales.orders ADD PARTITION FIELD price")
+    with pytest.raises(SchemaProblem, match="a double can't be a partition's value"):
+        await manager.insert("sales.orders", rows, sync=True)
+    await sql("INSERT INTO astha.sales.orders VALUES (5, 'e', 5.5)")
+    assert await is_read(sql, 5)
+    await require_equal(context)
+    await sql("ALTER TABLE astha.sales.orders DROP PARTITION FIELD price")
+    await manager.insert("sales.orders", rows, sync=True)
+    await running.until(lambda: is_read(sql, 9), "our rows after the field is dropped")
     await require_equal(context)
 
 
