@@ -76,7 +76,7 @@ class KafkaSink(Component):
 
     async def stop(self) -> None:
         with suppress(Retry):
-            await self._worker.run(self._outbox.close, _CLOSE_S)
+            await self._worker.clean_up(self._outbox.close, _CLOSE_S)
         await self._health.close()
         self._worker.close()
         self._health_worker.close()

@@ -55,7 +55,7 @@ class TableRefresh:
             await self._worker.run(self._bury, keys, sorted(tables), origin, position)
             await self._worker.run(self._finish, position)
         finally:
-            await self._worker.run(keys.close)
+            await self._worker.clean_up(keys.close)
         log.info("topics refreshed", rows=self._counts.total(), position=position)
 
     def _settle(self) -> None:
