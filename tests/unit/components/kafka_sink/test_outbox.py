@@ -12,56 +12,7 @@ from components.kafka_sink.errors import NotAcknowledged, SendFailed
 from components.kafka_sink.outbox import Outbox
 from components.kafka_sink.record_encoding import NO_HEADERS, encode_record
 from components.kafka_sink.settings import KafkaSinkSettings
-
-
-class FakeBatch:
-    def __init__(self, topic: str, records: bytes) -> None:
-        self.topic = topic
-        self.records = records
-        self.settled = False
-        self.error: Exception | None = None
-
-    def finish(self, error: Exception | None = None) -> None:
-        self.settled, self.error = True, error
-
-    def wait(self, timeout_s: float) -> None:
-        return
-
-
-class FakeProducer:
-    def __init__(self) -> None:
-        self.batch_bytes = 1  # each record is a batch
-        self.batches: list[FakeBatch] = []
-        self.refuses: Exception | None = None
-        self.acknowledges = False
-        self.closed = False
-
-    @property
-    def sent(self) -> list[tuple[str, bytes]]:
-        return [(batch.topic, batch.records) for batch in self.batches]
-
-    def forget_partitions(self) -> None:
-        return
-
-    def partition(self, topic: str, key: bytes | None) -> int:
-        if self.refuses is not None:
-            raise self.refuses
-        return 0
-
-    def batch(self, topic: str, partition: int, records: bytes, count: int) -> FakeBatch:
-        return FakeBatch(topic, bytes(records))
-
-    def enqueue(self, batches: list[FakeBatch]) -> None:
-        self.batches += batches
-        if self.acknowledges:
-            for batch in batches:
-                batch.finish()
-
-    def close(self, timeout_s: float) -> None:
-        self.closed = True
-        for batch in self.batches:
-            if not batch.settled:
-                batch.finish(KafkaTimeoutError("closed"))
+from tests.unit.components.kafka_sink.producer_double import FakeProducer
 
 
 def one(number: int, index: int = 0) -> bytes:
