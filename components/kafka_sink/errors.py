@@ -17,6 +17,10 @@ class NotAcknowledged(Retry):
     """Records were sent and not acknowledged in time. They stay in the producer, which keeps trying."""
 
 
+class GaveWay(Retry):
+    """Records were sent, and another call is more urgent than to wait for their acknowledgement."""
+
+
 class SendFailed(Retry):
     """A broker refused records for good, and the producer was closed."""
 

@@ -76,7 +76,7 @@ class BrokerHealth:
         return CheckResult("Kafka", text, "create it, or set `create_topics: true`")
 
     async def close(self) -> None:
-        await self._worker.run(self._disconnect)
+        await self._worker.clean_up(self._disconnect)
 
     def _recover(self) -> None:
         self._outage_since, self._tolerant, self.trouble, self.usable = None, True, None, True

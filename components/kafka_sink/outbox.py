@@ -11,7 +11,7 @@ import msgspec
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from components.kafka_sink.batch_producer import Batch, BatchProducer
-from components.kafka_sink.errors import NotAcknowledged, SendFailed, explain
+from components.kafka_sink.errors import GaveWay, NotAcknowledged, SendFailed, explain
 from components.kafka_sink.record_encoding import NO_HEADERS, encode_record
 from components.kafka_sink.settings import KafkaSinkSettings
 
@@ -76,18 +76,20 @@ class Outbox:
         self._deadline = 0.0
         self.counters: Counter[str] = Counter()
 
-    def begin(self) -> None:
-        """Starts an attempt: waits in it end after the acknowledgement timeout."""
-        self.extend()
+    def begin(self, submitted: float | None = None) -> None:
+        """Starts an attempt: waits in it end after the acknowledgement timeout. That includes the time since
+        `submitted`, on the monotonic clock, in which it waited for its turn.
+        """
+        self.extend(submitted)
         producer = self._producer or self._connect()
         producer.forget_partitions()
         self._known = self._acknowledged.copy()
         self._known.update(*(sent.records for sent in self._in_flight))
         self._known.update(*(collected.records for collected in self._collected.values()))
 
-    def extend(self) -> None:
+    def extend(self, since: float | None = None) -> None:
         """Restarts the timeout, for work in many parts."""
-        self._deadline = time.monotonic() + self._settings.acknowledge_timeout_s
+        self._deadline = (time.monotonic() if since is None else since) + self._settings.acknowledge_timeout_s
 
     def knows(self, record: RecordId) -> bool:
         """Whether an earlier attempt sent this record: it is on its way, or acknowledged."""
@@ -125,11 +127,19 @@ class Outbox:
         collected.payload_bytes += payload_bytes
         self._pending_bytes += pending_bytes
 
-    def wait(self) -> None:
-        """Returns when everything sent is acknowledged. Raises NotAcknowledged or SendFailed."""
+    def wait(self, gives_way: Callable[[], bool] = lambda: False) -> None:
+        """Returns when everything sent is acknowledged. Raises NotAcknowledged or SendFailed; GaveWay if `gives_way`
+        becomes true meanwhile.
+        """
         self._enqueue_all()
         while self._in_flight:
-            self._wait_for_first()
+            self._wait_for_first(gives_way)
+
+    @property
+    def holds_commits(self) -> bool:
+        """Whether records of commits are on their way, not only heartbeats and those of a refresh."""
+        pending = (one.records for one in (*self._in_flight, *self._collected.values()))
+        return any(record[0] >= 0 for records in pending for record in records)
 
     def forget(self) -> None:
         """The records so far will not be sent again: no retry of them follows."""
@@ -173,7 +183,7 @@ class Outbox:
         while self._in_flight and self._pending_bytes + size > self._max_pending_bytes // 2:
             self._wait_for_first()
 
-    def _wait_for_first(self) -> None:
+    def _wait_for_first(self, gives_way: Callable[[], bool] = lambda: False) -> None:
         sent = self._in_flight[0]
         batch = sent.batch
         while not batch.settled:
@@ -183,6 +193,8 @@ class Outbox:
                     f"{self._settings.acknowledge_timeout_s:g} s, the oldest is for topic {sent.topic}"
                 )
             batch.wait(_SLICE_S)
+            if not batch.settled and gives_way():
+                raise GaveWay("another call waits")
         if batch.error is not None:
             self._fail(sent, batch.error)
         self._in_flight.popleft()

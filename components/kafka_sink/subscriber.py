@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +77,7 @@ class KafkaSink(Component):
 
     async def stop(self) -> None:
         with suppress(Retry):
-            await self._worker.run(self._outbox.close, _CLOSE_S)
+            await self._worker.clean_up(self._outbox.close, _CLOSE_S)
         await self._health.close()
         self._worker.close()
         self._health_worker.close()
@@ -144,7 +145,8 @@ class TableSink(KafkaSink):
 
     async def _deliver(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
         self._records.max_bytes = self._health.largest_record
-        await self._worker.run(self._records.send_commits, transactions, self._current_origin())
+        submitted = time.monotonic()
+        await self._worker.run(self._records.send_commits, transactions, self._current_origin(), submitted)
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         await self._health.prepare()
@@ -231,6 +233,9 @@ class TransactionSink(KafkaSink):
         """Followers read the registry themselves: they only learn that they have to."""
         await self._health.prepare()
         await self._stream.begin_history()
+
+    def problems(self) -> Iterator[Problem]:
+        yield from self._stream.problems()
 
     def metrics(self) -> Iterator[Metric]:
         yield from super().metrics()

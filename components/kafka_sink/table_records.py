@@ -75,9 +75,9 @@ class TableRecords:
         self._refresh_records = 0
         self.max_bytes = settings.max_request_bytes
 
-    def send_commits(self, transactions: Sequence[Sequence[Event[Row]]], origin: Origin) -> None:
+    def send_commits(self, transactions: Sequence[Sequence[Event[Row]]], origin: Origin, submitted: float) -> None:
         """Sends what was not sent before, and waits until all of it is acknowledged."""
-        self._outbox.begin()
+        self._outbox.begin(submitted)
         now_ms = self._now_ms()
         for events in transactions:
             self._send_commit(events, origin, now_ms)

@@ -49,13 +49,13 @@ class TableRefresh:
         keys = await self._worker.run(TopicKeys)
         try:
             await self._worker.run(self._read_keys, keys, partitions)
-            await self._worker.run(self._records.send_refresh_marker, "BEGIN", position, Counter())
+            await self._worker.run(self._begin, position)
             async for rows, ends in _pages(snapshot, tables):
                 await self._worker.run(self._send_rows, keys, rows, origin, position, ends)
             await self._worker.run(self._bury, keys, sorted(tables), origin, position)
             await self._worker.run(self._finish, position)
         finally:
-            await self._worker.run(keys.close)
+            await self._worker.clean_up(keys.close)
         log.info("topics refreshed", rows=self._counts.total(), position=position)
 
     def _settle(self) -> None:
@@ -87,7 +87,16 @@ class TableRefresh:
                 self._records.send_tombstones(table, page, origin, position)
                 self._progress("refresh_tombstones", len(page))
 
+    def _begin(self, position: Position) -> None:
+        """Waits: the marker's partition is another one than those of the rows, which must not arrive before it."""
+        self._outbox.extend()
+        self._records.send_refresh_marker("BEGIN", position, Counter())
+        self._outbox.wait()
+
     def _finish(self, position: Position) -> None:
+        """Sends END when every row is acknowledged: a reader may then delete the rows that it has not seen."""
+        self._outbox.extend()
+        self._outbox.wait()
         self._outbox.extend()
         self._records.send_refresh_marker("END", position, self._counts)
         self._outbox.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,13 +13,14 @@ import structlog
 
 from astha.events.stream_records import Sender, encode_transaction
 from astha.events.traceparent import HEADER as TRACE_HEADER
-from astha.subscribers import BackgroundTasks, ComponentContext, Event, Position, RegistryError, Retry, Row
+from astha.subscribers import BackgroundTasks, ComponentContext, Event, Position, Problem, RegistryError, Retry, Row
 from astha.tasks import raise_if_cancelled
-from components.kafka_sink.errors import NotAcknowledged
+from components.kafka_sink.errors import GaveWay, NotAcknowledged
 from components.kafka_sink.outbox import Outbox, RecordId
 from components.kafka_sink.record_encoding import NO_HEADERS, encode_headers
 from components.kafka_sink.settings import KafkaSinkSettings
 from components.kafka_sink.worker import Worker
+from components.lib.problem_tracker import ProblemTracker
 from components.lib.transaction_stream import StreamMessage, TransactionStream
 
 log = structlog.get_logger(__name__)
@@ -27,6 +29,7 @@ _REASON = "the sink of the transaction stream has refreshed"
 _LISTED = b'"events":['
 _HEAD_BYTES = 4_096
 _LAST_BEAT_S = 2.0
+_HEARTBEATS = ("heartbeats",)
 
 
 class TransactionRecords:
@@ -52,6 +55,7 @@ class TransactionRecords:
         )
         self._tasks = BackgroundTasks("kafka sink", context.clock)
         self._numbers = count()
+        self._problems = ProblemTracker(context.clock)
         self.counters: Counter[str] = Counter()
 
     async def start(self) -> None:
@@ -74,7 +78,8 @@ class TransactionRecords:
         stream.require_room()
         if stream.position is None:
             raise Retry("the stream has no position yet: a gap record is not acknowledged")
-        await self._worker.run(self._send_commits, stream.sender, stream.position, transactions)
+        submitted = time.monotonic()
+        await self._worker.run(self._send_commits, stream.sender, stream.position, transactions, submitted)
         for events in transactions:
             stream.acknowledged(events[0].commit)
 
@@ -96,13 +101,23 @@ class TransactionRecords:
             if heartbeat is not None:
                 await self._worker.run(self._send_heartbeat, heartbeat)
                 self.counters["heartbeats"] += 1
+                self._problems.worked(_HEARTBEATS)
+        except GaveWay:
+            log.debug("heartbeat not awaited: a delivery waits")
         except (Retry, RegistryError) as error:
-            log.debug("heartbeat not sent", error=str(error))
+            known = self._problems.get(_HEARTBEATS)
+            self._problems.failed(_HEARTBEATS, "heartbeats for followers", str(error))
+            (log.warning if known is None else log.debug)("heartbeat not sent", error=str(error))
+
+    def problems(self) -> list[Problem]:
+        return self._problems.listed()
 
     # ---- in the sink's thread -----------------------------------------------------------------------------
 
-    def _send_commits(self, sender: Sender, previous: Position, transactions: Sequence[Sequence[Event[Row]]]) -> None:
-        self._outbox.begin()
+    def _send_commits(
+        self, sender: Sender, previous: Position, transactions: Sequence[Sequence[Event[Row]]], submitted: float
+    ) -> None:
+        self._outbox.begin(submitted)
         limit = self._largest_record()
         for events in transactions:
             position = events[0].commit.position
@@ -129,9 +144,19 @@ class TransactionRecords:
         self._outbox.wait()
 
     def _send_heartbeat(self, heartbeat: StreamMessage) -> None:
-        self._outbox.begin()
-        self._send((-1, next(self._numbers)), heartbeat.payload)
-        self._outbox.wait()
+        """Waits for earlier records first, so that heartbeats do not pile up behind a broker that hangs. A producer
+        that does not get a heartbeat acknowledged is replaced: with an idle registry no delivery would ever find out,
+        and followers that wait for a heartbeat would wait for good. Records of commits stay with their producer.
+        """
+        try:
+            self._outbox.begin()
+            self._outbox.wait(self._worker.awaited)
+            self._send((-1, next(self._numbers)), heartbeat.payload)
+            self._outbox.wait(self._worker.awaited)
+        except NotAcknowledged:
+            if not self._outbox.holds_commits and not self._worker.interrupted():
+                self._outbox.abandon()
+            raise
 
     def _send(self, record: RecordId, value: bytes, trace: bytes | None = None) -> None:
         headers = NO_HEADERS if trace is None else encode_headers([(TRACE_HEADER, trace)])

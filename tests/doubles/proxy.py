@@ -1,4 +1,4 @@
-"""TCP proxies that can cut, refuse or silence connections; the one for PostgreSQL also counts round trips."""
+"""TCP proxies that cut, refuse, silence or slow down connections; the one for PostgreSQL also counts round trips."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 _STARTUP_LENGTH = struct.Struct("!I")
 _HEADER = struct.Struct("!cI")
+_SLOW_BYTES = 2_048
 
 
 class Observer(Protocol):
@@ -29,6 +30,7 @@ class TcpProxy:
         self._hearing = asyncio.Event()
         self._hearing.set()
         self._refusing = False
+        self._bytes_per_s: float | None = None
         self.connections = 0
 
     async def __aenter__(self) -> Self:
@@ -85,6 +87,10 @@ class TcpProxy:
     def listen(self) -> None:
         self._hearing.set()
 
+    def throttle(self, bytes_per_s: float | None) -> None:
+        """Forwards only so many bytes per second and direction of each connection; None ends that."""
+        self._bytes_per_s = bytes_per_s
+
     # -- the pipes ---------------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +122,9 @@ class TcpProxy:
 
     async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: Observer | None) -> None:
         with contextlib.suppress(OSError):
-            while data := await reader.read(65_536):
+            while data := await reader.read(65_536 if self._bytes_per_s is None else _SLOW_BYTES):
+                if self._bytes_per_s is not None:
+                    await asyncio.sleep(len(data) / self._bytes_per_s)
                 await self._hearing.wait()
                 if seen is not None:
                     seen.feed(data)

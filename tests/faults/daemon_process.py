@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from astha.sources.contract import Source
 from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
-from astha.subscribers.context import ComponentContext, LakeSettings
+from astha.subscribers.context import ComponentContext, ComponentState, LakeSettings
 from astha.subscribers.lane_policy import LanePolicy
 from astha.subscribers.loader import load_component
 from registry.connect import open_store
@@ -28,6 +30,8 @@ from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from registry.models import PUBLISHED
 from tests.faults.durable_component import DurableComponent, FaultInjector
+
+log = structlog.get_logger(__name__)
 
 EVERYTHING = frozenset(kind.table for kind in PUBLISHED)
 STREAMS = frozenset({"topics", "partitions", "consumer_groups", "consumer_offsets"})
@@ -43,6 +47,10 @@ COMPONENTS: dict[str, tuple[frozenset[str], bool, LanePolicy]] = {
     "small": (EVERYTHING, True, QUICK.model_copy(update={"max_events": 60})),
     "groups": (frozenset({"consumer_groups"}), True, QUICK),
 }
+
+
+STATE = "state of the daemon"
+STATE_END = "end of the daemon's state"
 
 
 class ProcessOptions(msgspec.Struct):
@@ -73,8 +81,16 @@ def make_source(options: ProcessOptions, store: MetadataStore, clock: SystemLoop
     return PostgresSource(options.stream_url, store, postgres, clock)
 
 
-def make_sinks(options: ProcessOptions, store: MetadataStore, clock: SystemLoopClock) -> list[NamedSubscriber]:
-    context = ComponentContext(store, clock, SecretStr(options.url), LakeSettings(), tables=EVERYTHING)
+def make_sinks(
+    options: ProcessOptions,
+    store: MetadataStore,
+    clock: SystemLoopClock,
+    states: Callable[[], Sequence[ComponentState]] = tuple,
+) -> list[NamedSubscriber]:
+    """`states` are those of the daemon's components, as in `astha/wiring.py`: heartbeats carry a sink's position."""
+    context = ComponentContext(
+        store, clock, SecretStr(options.url), LakeSettings(), tables=EVERYTHING, component_states=states
+    )
     found = []
     for name, settings in options.sinks.items():
         own = msgspec.structs.replace(context, component=name, group=options.group)
@@ -90,11 +106,24 @@ async def connect_with_retries(url: str) -> MetadataStore:
             await asyncio.sleep(0.05)
 
 
+def log_state(daemon: Daemon) -> None:
+    """For the report of a failed test."""
+    for state in daemon.component_states():
+        log.info(STATE, **msgspec.structs.asdict(state))
+    for component in daemon.components:
+        problems = getattr(component.subscriber, "problems", tuple)
+        log.info(STATE, component=component.name, problems=[repr(problem) for problem in problems()])
+    lease = daemon.leadership
+    log.info(STATE, source=repr(daemon.source.status()), received=daemon.received, group=lease.group)
+    log.info(STATE_END, leads=lease.lease_is_valid())
+
+
 async def main(options: ProcessOptions) -> None:
     clock = SystemLoopClock()
     directory = Path(options.directory)
     store = await connect_with_retries(options.url)
-    components = make_sinks(options, store, clock)
+    running: list[Daemon] = []
+    components = make_sinks(options, store, clock, lambda: running[0].component_states() if running else ())
     for name, (tables, whole, policy) in COMPONENTS.items():
         faults = FaultInjector(options.seed + name, directory, options.fault_rate)
         subscriber = DurableComponent(directory / f"{name}.db", tables, faults, whole=whole)
@@ -102,7 +131,10 @@ async def main(options: ProcessOptions) -> None:
     leadership = Leadership(store, LeaseSettings(ttl_s=options.lease_s), options.holder, clock, options.group)
     settings = DaemonSettings(ledger_interval_s=0.05, shutdown_timeout_s=3.0)
     daemon = Daemon(store, make_source(options, store, clock), components, leadership, settings, clock)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
+    running.append(daemon)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, daemon.stop)
+    loop.add_signal_handler(signal.SIGUSR1, log_state, daemon)
     (directory / f"{options.holder} is ready").touch()
     try:
         await daemon.run()
@@ -111,5 +143,6 @@ async def main(options: ProcessOptions) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     asyncio.run(main(msgspec.json.decode(sys.argv[1], type=ProcessOptions)))

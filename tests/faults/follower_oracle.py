@@ -6,19 +6,22 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from registry.connect import open_store
 from tests.doubles.proxy import TcpProxy
 from tests.faults.daemon_process import ProcessOptions
 from tests.faults.oracle import SETTLE_S, Oracle, Process
 from tests.fixtures.kafka import MakeKafka
 from tests.servers.kafka import KafkaBroker
 from tests.servers.mosquitto import Mosquitto
+from tests.waiting import eventually
 
 PREFIX = "oracle"
 TOPIC = f"{PREFIX}.transactions"
@@ -122,11 +125,30 @@ class FollowerOracle(Oracle):
         try:
             await asyncio.sleep(self.random.uniform(0.5, 2.0))
             first.kill()
-            await asyncio.sleep(self.random.choice([0.5, 4.0]))
+            await eventually(partial(self._leads, second), f"seed {self.seed!r}: the second daemon leads", SETTLE_S)
+            await asyncio.sleep(self.random.choice([0.0, 2.0]))
             first.start()
             second.require_alive()
+        except Exception:
+            print(await second.report())  # noqa: T201
+            raise
         finally:
             second.kill()
+
+    async def _leads(self, process: Process) -> bool:
+        process.require_alive()
+        await asyncio.sleep(0.05)
+        store = await open_store(self.url)
+        try:
+            lease = await store.get_daemon_lease(process.options.group)
+        finally:
+            await store.close()
+        return lease is not None and lease.holder == process.options.holder
+
+    async def report(self) -> None:
+        """Prints the last records of the topic, and what the follower's group has committed."""
+        lines = await asyncio.to_thread(last_records, self.brokers.kafka.address)
+        print("\n".join(["---- the topic", *lines]))  # noqa: T201
 
     async def _restart_kafka(self) -> None:
         await asyncio.to_thread(self.brokers.kafka.kill)
@@ -184,6 +206,24 @@ class FollowerOracle(Oracle):
     def _partitioned(self) -> list[TcpProxy]:
         """Chooses who can't reach which broker any more."""
         return self.random.sample(self.brokers.proxies, self.random.choice([1, 1, 2, 4]))
+
+
+def last_records(address: str, count: int = 30) -> list[str]:
+    """Returns the last records of the topic, shortened; or why it can't be read."""
+    partition = TopicPartition(TOPIC, 0)
+    try:
+        with closing(KafkaConsumer(bootstrap_servers=address, group_id="astha-kafka_follower")) as consumer:
+            consumer.assign([partition])
+            begin = consumer.beginning_offsets([partition])[partition]
+            end = consumer.end_offsets([partition])[partition]
+            lines = [f"offsets {begin} to {end}, committed {consumer.committed(partition, metadata=True)}"]
+            consumer.seek(partition, max(begin, end - count))
+            while consumer.position(partition) < end:
+                found = consumer.poll(timeout_ms=1_000).get(partition, ())
+                lines += [f"{one.offset} {one.timestamp} {(one.value or b'')[:300]!r}" for one in found]
+            return lines
+    except KafkaError as error:
+        return [f"the topic can't be read: {error!r}"]
 
 
 def truncate(address: str) -> None:

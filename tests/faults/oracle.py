@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,12 +25,13 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from tests.doubles.proxy import PostgresProxy
-from tests.faults.daemon_process import COMPONENTS, ProcessOptions
+from tests.faults.daemon_process import COMPONENTS, STATE_END, ProcessOptions
 from tests.faults.durable_component import KINDS, RecordedState, comparable
 from tests.faults.writers import Writer
 from tests.waiting import eventually
 
 SETTLE_S = 120.0
+_TAIL_CHARACTERS = 40_000
 STRICT = [
     "-W", "error",
     "-W", "ignore:read_text is deprecated:DeprecationWarning",  # by kafka-python
@@ -97,7 +99,19 @@ class Process:
         assert self._process.poll() is None, f"the daemon ended by itself: {self.tail()}"
 
     def tail(self) -> str:
-        return self.log.read_text(errors="replace")[-6_000:]
+        return self.log.read_text(errors="replace")[-_TAIL_CHARACTERS:]
+
+    async def report(self) -> str:
+        """Returns the end of its log; if it runs, with the state of its components and the stacks of its threads."""
+        if self._process is not None and self._process.poll() is None and self.ready().exists():
+            self._process.send_signal(signal.SIGCONT)
+            reported = self.tail().count(STATE_END)
+            self._process.send_signal(signal.SIGUSR1)
+            with suppress(AssertionError):
+                await eventually(lambda: self.tail().count(STATE_END) > reported, "the daemon's state", 10)
+            self._process.send_signal(signal.SIGUSR2)
+            await asyncio.sleep(0.5)  # nothing tells when all stacks are written
+        return f"---- {self._options.holder} ({self._options.group})\n{self.tail()}"
 
 
 class Oracle:
@@ -113,6 +127,7 @@ class Oracle:
         self.server: EmbeddedPostgres | None = None
         self.proxy: PostgresProxy | None = None
         self.struck: Counter[str] = Counter()
+        self.sequence: list[str] = []
 
     async def run(self, seconds: float, *, writers: int = 3, pause_s: float = 0.01, rest_s: float = 2.0) -> None:
         over = asyncio.Event()
@@ -122,9 +137,10 @@ class Oracle:
             process.start()
         end = time.monotonic() + seconds
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < end or self.certain:
                 await asyncio.sleep(self.random.uniform(0.2, rest_s))
                 name = self._next_trouble()
+                self.sequence.append(name)
                 await self._strike(name)
                 self.struck[name] += 1
                 self.require_no_violation()
@@ -142,9 +158,11 @@ class Oracle:
             await self.require_agreement()
             for process in self.processes:
                 await process.stop()
-        except BaseException:
+        except Exception:
+            print(f"seed {self.seed!r}, troubles so far: {self.sequence}")  # noqa: T201
             for process in self.processes:
-                print(process.tail())  # noqa: T201
+                print(await process.report())  # noqa: T201
+            await self.report()
             raise
         finally:
             over.set()
@@ -154,6 +172,9 @@ class Oracle:
         print(f"writes {sum(p.done for p in people)}, troubles {dict(self.struck)}")  # noqa: T201
         for process in self.processes:
             print(f"{process.options.group}: {self._seen(process)}")  # noqa: T201
+
+    async def report(self) -> None:
+        """Prints what else helps to find the cause of a failure."""
 
     async def require_deliveries(self) -> None:
         """Requires that after the last fault events arrive again, not only refreshes."""

@@ -1,8 +1,9 @@
-"""Brokers that are killed, hang, or lose a topic."""
+"""Brokers that are killed, hang, are full or slow, or lose a topic."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from astha.events import Transaction
+from astha.events.stream_records import TransactionRecord, decode_record
 from astha.subscribers import LakeTable, Retry
 from astha.testing import deliver, make_row
 from components.kafka_sink.errors import BrokerUnusable, NotAcknowledged, SendFailed, TopicUnusable
 from components.kafka_sink.subscriber import KafkaSink, TransactionSink
+from tests.doubles.proxy import TcpProxy
+from tests.fixtures.kafka import MakeKafka
 from tests.integration.components.kafka_sink.harness import Harness
 from tests.kafka_reader import delete_topic, read_topic
 from tests.servers.kafka import KafkaBroker
@@ -191,8 +195,7 @@ async def test_a_record_that_the_broker_refuses_replaces_the_producer(
     topic = f"{harness.prefix}.tables"
     async with harness.started(compression="none", **IMPATIENT) as sink:
         await harness.commit(sink, make_row(LakeTable, id=1))
-        with KafkaAdminClient(bootstrap_servers=breakable_kafka.address) as admin:
-            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "20000"})])
+        configure(breakable_kafka, topic, "max.message.bytes", "20000")
         huge = harness.registry.commit(make_row(LakeTable, id=2, location="x" * 30_000), make_row(LakeTable, id=3))
         with pytest.raises(SendFailed, match=r"larger than topic .* allows: raise max.message.bytes"):
             await deliver(sink, huge)
@@ -233,6 +236,118 @@ async def test_stop_ends_while_a_heartbeat_waits_for_a_hanging_broker(
     stopping = asyncio.create_task(sink.stop())
     await eventually(stopping.done, "the end of `stop`", 30)
     stopping.result()
+
+
+async def test_a_heartbeat_gives_way_to_a_delivery(harness: Harness, breakable_kafka: KafkaBroker) -> None:
+    """Otherwise a delivery would wait for two timeouts, longer than its lane allows."""
+    settings: dict[str, Any] = {"layout": "transactions", "heartbeat_s": 0.01, "acknowledge_timeout_s": 1_000}
+    async with harness.started(**settings) as sink:
+        await harness.commit(sink, make_row(LakeTable, id=1))
+        breakable_kafka.pause()
+        await eventually(lambda: bool(sink._outbox._in_flight), "a heartbeat that is not acknowledged")
+        assert not sink._outbox.holds_commits
+        commit = harness.registry.commit(make_row(LakeTable, id=2))
+        delivering = asyncio.create_task(deliver(sink, commit))
+        await eventually(lambda: sink._outbox.holds_commits, "a delivery that was sent")
+        breakable_kafka.resume()
+        await delivering
+
+
+async def test_a_producer_that_sends_nothing_is_replaced_by_heartbeats(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    """With an idle registry there is no delivery that fails, no open circuit and no refresh. A follower that starts
+    now waits for a heartbeat before its components may refresh.
+    """
+    settings = {**IMPATIENT, "layout": "transactions", "heartbeat_s": 0.02, "acknowledge_timeout_s": 0.3}
+    async with harness.started(**settings) as sink:
+        await harness.commit(sink, make_row(LakeTable, id=1))
+        await eventually(lambda: _heartbeats(sink) > 0, "a heartbeat")
+        wedged = sink._outbox._producer
+        assert wedged is not None
+        wedged.enqueue = lambda batches: None  # type: ignore[method-assign]
+        await eventually(lambda: bool(list(sink.problems())), "a problem")
+        (problem,) = sink.problems()
+        assert "not acknowledged" in problem.reason
+        count = _heartbeats(sink)
+        await eventually(lambda: _heartbeats(sink) > count, "heartbeats of another producer")
+        assert sink._outbox._producer is not wedged
+        assert not list(sink.problems())
+
+
+async def test_a_producer_with_commits_on_their_way_is_not_replaced_by_heartbeats(
+    harness: Harness, breakable_kafka: KafkaBroker
+) -> None:
+    """Another producer would send them twice."""
+    settings = {**IMPATIENT, "layout": "transactions", "heartbeat_s": 0.02, "acknowledge_timeout_s": 0.3}
+    async with harness.started(**settings) as sink:
+        await harness.commit(sink, make_row(LakeTable, id=1))
+        producer = sink._outbox._producer
+        breakable_kafka.pause()
+        commit = harness.registry.commit(make_row(LakeTable, id=2))
+        with pytest.raises(NotAcknowledged):
+            await deliver(sink, commit)
+        await eventually(lambda: any(problem.attempts > 2 for problem in sink.problems()), "heartbeats that failed")
+        assert sink._outbox._producer is producer
+        breakable_kafka.resume()
+        await deliver_at_last(sink, commit)
+    records = [decode_record(record.value) for record in read_topic(harness.address, f"{harness.prefix}.transactions")]
+    assert [record.position for record in records if isinstance(record, TransactionRecord)] == [1, 2]
+
+
+def _heartbeats(sink: KafkaSink) -> float:
+    return next(metric.value for metric in sink.metrics() if metric.name == "heartbeats")
+
+
+def configure(broker: KafkaBroker, topic: str, name: str, value: str) -> None:
+    with KafkaAdminClient(bootstrap_servers=broker.address) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {name: value})])
+
+
+@pytest.mark.slow
+async def test_a_broker_whose_disk_is_full_ends_and_nothing_is_lost(harness: Harness, own_kafka: KafkaBroker) -> None:
+    """Kafka ends when it can't write its only log directory. No file may grow here, as on a full disk."""
+    harness = Harness(own_kafka.address, harness.prefix)
+    transactions = growing(harness, 40)
+    async with harness.started(**IMPATIENT) as sink:
+        await deliver(sink, *transactions[:20])
+        resource.prlimit(own_kafka.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        with pytest.raises(Retry):
+            await deliver(sink, *transactions[20:])
+        await eventually(lambda: _unhealthy(sink), "a broker that has ended", 120)
+        own_kafka.restart()
+        await deliver_at_last(sink, *transactions[20:])
+    found = sizes_by_key(harness)
+    assert {key: sorted(set(sizes)) for key, sizes in found.items()} == {
+        b'{"id":%d}' % n: list(range(40)) for n in range(3)
+    }
+    assert all(sizes[-1] == 39 for sizes in found.values())
+
+
+@pytest.mark.slow
+async def test_a_slow_connection_delays_and_memory_is_bounded(make_kafka: MakeKafka, topic_prefix: str) -> None:
+    """Deliveries time out and are retried while their records crawl to the broker: none is sent twice."""
+    limit = 60_000
+    async with TcpProxy("127.0.0.1", 0) as proxy:
+        broker = make_kafka(advertised={"SLOW": f"127.0.0.1:{proxy.port}"})
+        proxy.lead_to("127.0.0.1", broker.port_of("SLOW"))
+        slow, direct = Harness(f"127.0.0.1:{proxy.port}", topic_prefix), Harness(broker.address, topic_prefix)
+        patient = {**IMPATIENT, "request_timeout_s": 30.0, "connect_timeout_s": 30.0}
+        async with slow.started(compression="none", max_in_flight_bytes=limit, **patient) as sink:
+            transactions = growing(slow, 300)
+            proxy.throttle(100_000)
+            most = 0
+            failures = 0
+            for start in range(0, 300, 100):
+                delivering = asyncio.create_task(deliver_at_last(sink, *transactions[start : start + 100]))
+                while not delivering.done():
+                    most = max(most, sink._outbox._pending_bytes)
+                    await asyncio.sleep(0.001)
+                failures += delivering.result()
+            proxy.throttle(None)
+        assert sizes_by_key(direct) == {b'{"id":%d}' % n: list(range(300)) for n in range(3)}
+    assert failures > 0
+    assert limit // 2 < most <= limit
 
 
 @pytest.mark.slow

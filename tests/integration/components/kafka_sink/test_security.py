@@ -18,13 +18,15 @@ from kafka.admin import (
     ResourceType,
 )
 
-from astha.subscribers import LakeTable
+from astha.subscribers import LakeTable, Retry
 from astha.testing import make_row
 from components.kafka_sink.errors import BrokerUnusable, SendFailed, TopicUnusable
+from components.kafka_sink.subscriber import KafkaSink
 from tests import tls
 from tests.fixtures.kafka import KAFKA_PASSWORD, KAFKA_USER
 from tests.integration.components.kafka_sink.harness import Harness
 from tests.servers.kafka import KafkaBroker
+from tests.waiting import eventually
 
 WRONG = "not-the-password"
 
@@ -36,18 +38,23 @@ def sasl(mechanism: str, password: str = KAFKA_PASSWORD) -> dict[str, Any]:
 @pytest.fixture
 def allowed(secure_kafka: KafkaBroker, topic_prefix: str) -> Iterator[str]:
     """Allows the users everything for the topics of this prefix, and returns it."""
-    with KafkaAdminClient(bootstrap_servers=secure_kafka.address) as admin:
-        pattern = ResourcePattern(ResourceType.TOPIC, topic_prefix, ACLResourcePatternType.PREFIXED)
-        for user in (KAFKA_USER, "CN=device"):
-            admin.create_acls([ACL(f"User:{user}", "*", ACLOperation.ALL, ACLPermissionType.ALLOW, pattern)])
+    allow(secure_kafka, topic_prefix, ACLOperation.ALL)
     yield topic_prefix
     forbid(secure_kafka, topic_prefix)
 
 
-def forbid(broker: KafkaBroker, prefix: str) -> None:
+def allow(broker: KafkaBroker, prefix: str, operation: ACLOperation) -> None:
+    with KafkaAdminClient(bootstrap_servers=broker.address) as admin:
+        pattern = ResourcePattern(ResourceType.TOPIC, prefix, ACLResourcePatternType.PREFIXED)
+        for user in (KAFKA_USER, "CN=device"):
+            admin.create_acls([ACL(f"User:{user}", "*", operation, ACLPermissionType.ALLOW, pattern)])
+
+
+def forbid(broker: KafkaBroker, prefix: str, operation: ACLOperation = ACLOperation.ANY) -> None:
+    """Removes what is allowed: that operation, or every one."""
     with KafkaAdminClient(bootstrap_servers=broker.address) as admin:
         pattern = ResourcePatternFilter(ResourceType.TOPIC, prefix, ACLResourcePatternType.PREFIXED)
-        admin.delete_acls([ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)])
+        admin.delete_acls([ACLFilter(None, None, operation, ACLPermissionType.ANY, pattern)])
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
@@ -137,6 +144,52 @@ async def test_rights_that_are_taken_away(secure_kafka: KafkaBroker, allowed: st
             await harness.commit(sink, make_row(LakeTable, id=2))
         with pytest.raises(TopicUnusable, match="not authorised for topic"):
             await sink.on_health()
+        allow(secure_kafka, allowed, ACLOperation.ALL)
+        await eventually(lambda: _delivered(harness, sink, make_row(LakeTable, id=3)), "rights that are given back")
+        await eventually(lambda: _healthy(sink), "a healthy sink")
+        await harness.refresh(sink)  # the lane does, because the circuit was open
+    assert harness.in_topics(secure_kafka) == harness.in_registry()
+
+
+async def _delivered(harness: Harness, sink: KafkaSink, row: LakeTable) -> bool:
+    try:
+        await harness.commit(sink, row)
+    except Retry:
+        return False
+    return True
+
+
+async def _healthy(sink: KafkaSink) -> bool:
+    try:
+        return await sink.on_health()
+    except Retry:
+        return False
+
+
+async def test_heartbeats_that_may_not_be_written_are_a_problem_of_the_sink(
+    secure_kafka: KafkaBroker, allowed: str
+) -> None:
+    """With an idle registry no delivery fails, and the health check needs only the right to describe the topic."""
+    harness = Harness(secure_kafka.listener("SASL_PLAINTEXT"), allowed)
+    async with harness.started(layout="transactions", heartbeat_s=0.02, **sasl("SCRAM-SHA-256")) as sink:
+        await harness.commit(sink, make_row(LakeTable, id=1))
+        await eventually(lambda: _heartbeats(sink) > 0, "a heartbeat")
+        assert not list(sink.problems())
+        allow(secure_kafka, allowed, ACLOperation.DESCRIBE)
+        forbid(secure_kafka, allowed, ACLOperation.ALL)
+        await eventually(lambda: bool(list(sink.problems())), "a problem")
+        (problem,) = sink.problems()
+        assert problem.subject == "heartbeats for followers"
+        assert problem.reason.startswith(f"not authorised for topic {allowed}.transactions: allow user '{KAFKA_USER}'")
+        assert await sink.on_health()
+        allow(secure_kafka, allowed, ACLOperation.ALL)
+        failed_at = _heartbeats(sink)
+        await eventually(lambda: not list(sink.problems()), "heartbeats again")
+        assert _heartbeats(sink) > failed_at
+
+
+def _heartbeats(sink: KafkaSink) -> float:
+    return next(metric.value for metric in sink.metrics() if metric.name == "heartbeats")
 
 
 def test_secrets_are_masked() -> None:

@@ -2,66 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
 
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 
 from components.kafka_sink.batch_producer import BatchProducer
-from components.kafka_sink.errors import NotAcknowledged, SendFailed
+from components.kafka_sink.errors import GaveWay, NotAcknowledged, SendFailed
 from components.kafka_sink.outbox import Outbox
 from components.kafka_sink.record_encoding import NO_HEADERS, encode_record
 from components.kafka_sink.settings import KafkaSinkSettings
-
-
-class FakeBatch:
-    def __init__(self, topic: str, records: bytes) -> None:
-        self.topic = topic
-        self.records = records
-        self.settled = False
-        self.error: Exception | None = None
-
-    def finish(self, error: Exception | None = None) -> None:
-        self.settled, self.error = True, error
-
-    def wait(self, timeout_s: float) -> None:
-        return
-
-
-class FakeProducer:
-    def __init__(self) -> None:
-        self.batch_bytes = 1  # each record is a batch
-        self.batches: list[FakeBatch] = []
-        self.refuses: Exception | None = None
-        self.acknowledges = False
-        self.closed = False
-
-    @property
-    def sent(self) -> list[tuple[str, bytes]]:
-        return [(batch.topic, batch.records) for batch in self.batches]
-
-    def forget_partitions(self) -> None:
-        return
-
-    def partition(self, topic: str, key: bytes | None) -> int:
-        if self.refuses is not None:
-            raise self.refuses
-        return 0
-
-    def batch(self, topic: str, partition: int, records: bytes, count: int) -> FakeBatch:
-        return FakeBatch(topic, bytes(records))
-
-    def enqueue(self, batches: list[FakeBatch]) -> None:
-        self.batches += batches
-        if self.acknowledges:
-            for batch in batches:
-                batch.finish()
-
-    def close(self, timeout_s: float) -> None:
-        self.closed = True
-        for batch in self.batches:
-            if not batch.settled:
-                batch.finish(KafkaTimeoutError("closed"))
+from tests.unit.components.kafka_sink.producer_double import FakeProducer
 
 
 def one(number: int, index: int = 0) -> bytes:
@@ -205,3 +157,30 @@ def test_an_abandoned_producer_is_closed(broker: Broker) -> None:
     assert broker.producers[0].closed
     broker.outbox.begin()
     assert not broker.outbox.knows((1,))
+
+
+def test_a_delivery_that_waited_for_its_turn_has_less_time(broker: Broker) -> None:
+    broker.outbox.begin(submitted=time.monotonic() - 1_000)
+    broker.outbox.send((1,), "a", b"key", b"1")
+    with pytest.raises(NotAcknowledged):
+        broker.outbox.wait()
+    assert broker.producer.waits == 0  # the 0.05 s are long over
+    broker.outbox.begin()
+    with pytest.raises(NotAcknowledged):
+        broker.outbox.wait()
+    assert broker.producer.waits > 0
+
+
+def test_a_wait_gives_way_only_if_nothing_was_acknowledged_meanwhile() -> None:
+    broker = Broker(acknowledge_timeout_s=1_000)
+    broker.outbox.begin()
+    broker.outbox.send((-1, 1), "a", None, b"heartbeat")
+    with pytest.raises(GaveWay):
+        broker.outbox.wait(lambda: True)
+    assert not broker.outbox.holds_commits
+    broker.outbox.send((2,), "a", b"key", b"2")
+    assert broker.outbox.holds_commits
+    broker.producer.acknowledges_when_awaited = True
+    broker.outbox.wait(lambda: True)
+    assert not broker.outbox.holds_commits
+    assert broker.outbox.counters["records"] == 2
