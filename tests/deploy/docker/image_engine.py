@@ -162,7 +162,7 @@ class Buildah:
     def _make_base(self) -> str:
         found = re.search(r"^ARG PYTHON_IMAGE=\S+-slim-(\w+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
         assert found is not None
-        tar = cache_directory() / "images" / f"{found[1]}.tar"
+        tar = cache_directory() / "images" / f"{found[1]}-without-lists.tar"
         tar.parent.mkdir(parents=True, exist_ok=True)
         with alone(tar.with_suffix(".lock")):
             if not tar.exists():
@@ -189,7 +189,8 @@ def _debootstrap(release: str, tar: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)
     _call(["debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", release, str(root)], BUILD_S)
     unfinished = tar.with_suffix(".new")
-    _call(["tar", "-C", str(root), "--exclude=./var/cache/apt/archives/*.deb", "-cf", str(unfinished), "."], BUILD_S)
+    left_out = ["--exclude=./var/cache/apt/archives/*.deb", "--exclude=./var/lib/apt/lists/*_*"]  # as in python:slim
+    _call(["tar", "-C", str(root), *left_out, "-cf", str(unfinished), "."], BUILD_S)
     unfinished.replace(tar)
     shutil.rmtree(root)
 
