@@ -38,6 +38,14 @@ async def append(space: str, table: str) -> None:
     await client(address, lambda catalog: catalog.load_table(f"sales.{table}").append(ROWS.select(["id"])))
 
 
+def read(location: str) -> bytes:
+    return Path(location.removeprefix("file://")).read_bytes()
+
+
+def write(location: str, content: bytes) -> None:
+    Path(location.removeprefix("file://")).write_bytes(content)
+
+
 async def intents(store: MetadataStore) -> set[str]:
     return {intent.path for intent in await rows_of(store, UploadIntent)}
 
@@ -84,7 +92,7 @@ async def test_a_purge_leaves_the_files_of_other_tables(
         {"timestamp-ms": forged["last-updated-ms"], "metadata-file": theirs["metadata-location"]}
     )
     forged["properties"]["write.metadata.path"] = theirs["metadata-location"].rpartition("/")[0]
-    Path(ours["metadata-location"].removeprefix("file://")).write_bytes(msgspec.json.encode(forged))
+    write(ours["metadata-location"], msgspec.json.encode(forged))
     current = await restarted(store, ours["metadata-location"])
     status, body = await ask(http, "DELETE", f"{served}/tables/orders?purgeRequested=true")
     assert status == 204, body
@@ -98,7 +106,7 @@ async def restarted(store: MetadataStore, location: str) -> str:
     table = await store.get_table("sales", "orders")
     assert table is not None
     copy = location.replace(".metadata.json", "-2.metadata.json")
-    Path(copy.removeprefix("file://")).write_bytes(Path(location.removeprefix("file://")).read_bytes())
+    write(copy, read(location))
     await store.commit_catalog(
         [
             CatalogCommit(
