@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -155,7 +156,7 @@ async def test_files_of_another_table_are_found_in_every_spelling(served: str, h
 
     for spelling in ("file:", ""):
         with pytest.raises(Exception, match=r"is inside the location of sales\.orders"):
-            await client(address, lambda catalog, spelling=spelling: steal(catalog, spelling))
+            await client(address, partial(steal, spelling=spelling))
 
 
 @pytest.mark.parametrize("purge", ["true", "false"])

@@ -12,6 +12,7 @@ from astha.subscribers.context import LakeSettings
 from components.commands.catalog import metadata_files
 from components.commands.catalog.errors import BadRequest, NoSuchFile, Unavailable
 from components.commands.catalog.metadata_files import MetadataFiles, only_referenced_snapshots
+from components.lib.lake.engine_commits.iceberg_metadata import IcebergMetadata
 from components.lib.lake.storage.objects import Objects, StorageUnavailable
 
 
@@ -100,7 +101,7 @@ async def test_parsed_files_are_bounded_by_their_bytes(
         parsed.append(data[:1])
         return data
 
-    monkeypatch.setattr(metadata_files.IcebergMetadata, "parse", parse)
+    monkeypatch.setattr(IcebergMetadata, "parse", parse)
     files = MetadataFiles(objects, 250)  # two of 40 bytes, each counted three times
     for name in "abacab":
         await files.parsed(f"file://{tmp_path}/{name}")
