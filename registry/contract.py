@@ -729,8 +729,9 @@ class IcebergCatalog(Protocol):
         files have the operation ``external`` and an operation id with the snapshot's.
 
         Raises Conflict if a pointer or a schema version is not the expected one, if a removed or required file is not
-        live, if an added one is, or if an added one may be deleted right now; AlreadyExists if the name of a new table
-        is taken; NotFound if a table is gone. An added file that awaits deletion is removed from that list. With
+        live, if an added one is, if an added one may be deleted right now, or if the location of a new table, or one
+        that moves, is another table's, around one or inside one; AlreadyExists if the name of a new table is taken;
+        NotFound if a table is gone. An added file that awaits deletion is removed from that list. With
         ``intents_of``, each new metadata file must have an upload intent of this owner, which is completed.
         """
         ...

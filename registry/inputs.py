@@ -253,7 +253,8 @@ class CatalogCommit(msgspec.Struct, frozen=True, kw_only=True):
     """One table's part of a commit through the Iceberg catalog: the pointer, and what changes with it.
 
     ``expected`` is the pointer that was read; None: the catalog must not have the table. ``create`` creates the
-    registry's table with the id ``table_id`` from `MetadataStore.reserve_table_id`, at ``table_location``.
+    registry's table with the id ``table_id`` from `MetadataStore.reserve_table_id`, at ``table_location``; without
+    ``create``, a ``table_location`` is the new one of a table that moves.
     """
 
     catalog: str

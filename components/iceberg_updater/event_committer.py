@@ -12,6 +12,7 @@ from components.iceberg_updater.committer_thread import CommitterThread
 from components.iceberg_updater.event_folding import TableEvents
 from components.iceberg_updater.target_tables import TableGone, TargetTables
 from components.lib.lake.iceberg import ForeignTable, TableUnavailable
+from components.lib.lake.iceberg.metadata_places import other_places
 from components.lib.lake.updater_state import FailingTable
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
@@ -135,7 +136,8 @@ class EventCommitter:
         tables = thread.committer.tables
         thread.committer.forget(table_id)
         purged = await self._store.list_files_awaiting_deletion(table_id=table_id, limit=1)
-        files = await thread.call(lambda: tables.metadata_files(table_id)) if purged else []
+        others = await other_places(self._store, table_id, None) if purged else []
+        files = await thread.call(lambda: tables.metadata_files(table_id, others)) if purged else []
         if await thread.call(lambda: tables.drop(table_id)):
             self._unreferenced.add(files)  # only after the drop: the cleaner does not ask the catalog
             log.info("Iceberg table dropped", table_id=table_id)

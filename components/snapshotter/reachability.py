@@ -13,12 +13,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from components.lib.lake.iceberg import IcebergTables
 from components.lib.lake.iceberg.errors import BrokenTable
+from components.lib.lake.storage.table_places import own_files
 from components.lib.lake.table_lookup import full_name
 from registry.models import LakeTable, TableSnapshot
 
 
 def unreferenced_metadata(table: Table, gone: Collection[int]) -> list[str]:
-    """Returns manifest lists and manifests that only the snapshots `gone` refer to.
+    """Returns manifest lists and manifests of this table that only the snapshots `gone` refer to.
 
     Reads all remaining snapshots: after another engine's rollback a manifest can reappear much later.
     """
@@ -27,7 +28,7 @@ def unreferenced_metadata(table: Table, gone: Collection[int]) -> list[str]:
     for snapshot, manifests in _manifests(table):
         paths = {manifest.manifest_path for manifest in manifests} | {snapshot.manifest_list}
         (removed if snapshot.snapshot_id in gone else kept).update(paths)
-    return sorted(removed - kept)
+    return own_files(sorted(removed - kept), location=table.location())
 
 
 def required(

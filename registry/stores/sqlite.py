@@ -108,6 +108,9 @@ class SqliteStore(
             values = [tuple(row) for row in rows]
             await connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", values)
 
+    async def _lock_locations(self, connection: AsyncConnection) -> None:
+        """Transactions of several statements have SQLite's only write lock from their beginning."""
+
     async def reserve_table_id(self) -> int:
         """From AUTOINCREMENT's own counter, above which the next row gets its id."""
         async with self._transaction() as connection:

@@ -424,3 +424,44 @@ async def test_bad_commits_are_refused(store: MetadataStore, engine: Engine, ref
     await refused(store.create_catalog_namespace("astha", "n", {"a": "x" * 1001}), "properties", "x" * 1001)
     await refused(store.update_catalog_namespace("astha", "db", set={"a": ""}, remove=["a"]), "remove", "a")
     assert await store.get_catalog_request("x") is None
+
+
+async def test_two_tables_never_share_a_location(store: MetadataStore, url: str, opened: OpenStore) -> None:
+    """Also if two processes have both found it free."""
+    engines = [Engine(await opened(url), name=name) for name in ("a", "b", "c", "d")]
+
+    async def create(engine: Engine) -> None:
+        engine.table_id = await engine.store.reserve_table_id()
+        await engine.commit(create=TABLE, table_location="s3://lake/same", operation="metadata")
+
+    results = await asyncio.gather(*map(create, engines), return_exceptions=True)
+    refused = [result for result in results if result is not None]
+    assert [type(result) for result in refused] == [Conflict] * 3
+    (made,) = await store.list_tables()
+    assert all(f"shares files with db.{made.name} at s3://lake/same" in str(result) for result in refused)
+    assert {row.table_name for row in await store.list_catalog_tables("astha", "db")} == {made.name}
+
+
+@pytest.mark.parametrize("place", ["s3://lake/t", "s3://lake/t/", "s3://lake/t/data", "s3://lake", "s3://lake/t/a/b"])
+async def test_a_table_is_not_created_inside_or_around_another(
+    store: MetadataStore, engine: Engine, place: str
+) -> None:
+    other = Engine(store, await store.reserve_table_id(), name="u")
+    with pytest.raises(Conflict, match=r"shares files with db\.t at s3://lake/t"):
+        await other.commit(create=TABLE, table_location=place, operation="metadata")
+    beside = Engine(store, await store.reserve_table_id(), name="u")
+    await beside.commit(create=TABLE, table_location="s3://lake/t2", operation="metadata")
+
+
+async def test_a_table_moves_with_its_pointer(store: MetadataStore, engine: Engine) -> None:
+    other = Engine(store, name="u")
+    await other.create()
+    with pytest.raises(Conflict, match=r"shares files with db\.u"):
+        await engine.commit(table_location="s3://lake/u/t", operation="metadata")
+    await engine.commit(table_location="s3://lake/t/moved", operation="metadata")
+    moved = await store.get_table_by_id(engine.table_id)
+    assert moved is not None
+    assert moved.location == "s3://lake/t/moved"
+    found = await store.get_catalog_table("astha", "db", "t")
+    assert found is not None
+    assert found.metadata_location == engine.pointer

@@ -17,6 +17,7 @@ class CommitTarget(msgspec.Struct, frozen=True, kw_only=True):
     expected: str | None  # the pointer that was read; None: the catalog does not have the table
     table_id: int
     engine: str | None  # as the client calls itself
+    moves: bool = False  # to another location
 
 
 def catalog_commit(target: CommitTarget, change: TableChange, versions: VersionAfter, location: str) -> CatalogCommit:
@@ -30,7 +31,7 @@ def catalog_commit(target: CommitTarget, change: TableChange, versions: VersionA
         location=location,
         table_id=target.table_id,
         create=versions.draft if versions.is_first else None,
-        table_location=canonical(change.metadata.location) if versions.is_first else None,
+        table_location=canonical(change.metadata.location) if versions.is_first or target.moves else None,
         version=None if versions.is_first else versions.draft,
         version_expected=None if versions.is_first or versions.draft is None else versions.number - 1,
         added=difference.drafts(versions.by_spec, versions.number),

@@ -26,13 +26,15 @@ from components.lib.lake.engine_commits.commit_request import CommitRequest
 from components.lib.lake.engine_commits.iceberg_metadata import IcebergMetadata
 from components.lib.lake.engine_commits.manifest_lists import ManifestLists
 from components.lib.lake.engine_commits.metadata_builder import settable
-from components.lib.lake.engine_commits.metadata_file import metadata_file
+from components.lib.lake.engine_commits.metadata_file import metadata_file, own_log
 from components.lib.lake.engine_commits.new_table import CreateRequest
+from components.lib.lake.engine_commits.snapshot_tags import require_kept_tags
+from components.lib.lake.engine_commits.table_change import TableChange as TableDifference
 from components.lib.lake.engine_commits.table_change import read_change
 from components.lib.lake.iceberg.catalog import NAME
 from components.lib.lake.iceberg.catalog_thread import call_with_timeout
 from components.lib.lake.iceberg.registry_identity import registry_identity
-from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
+from components.lib.lake.iceberg.stamp import stamped_table_id
 from registry.contract import MetadataStore
 
 _TIMEOUT_S = 120.0
@@ -86,8 +88,10 @@ class CommitPreparation:
         await self._files.require_reasonable(location)
         found = await self._files.parsed(location)
         chosen = await self._locations.choose(table, found.location)
+        moved = msgspec.structs.replace(found, location=chosen)
+        log = await asyncio.to_thread(own_log, moved)
         return await self._prepare(
-            table, None, msgspec.structs.replace(found, location=chosen), engine, previous=location
+            table, None, msgspec.structs.replace(moved, metadata_log=log), engine, previous=location
         )
 
     async def changes(self, changes: Sequence[TableChange], engine: str | None) -> list[PreparedCommit]:
@@ -106,8 +110,10 @@ class CommitPreparation:
         metadata = request.apply(base.metadata, base.location, now_ms=self.now_ms())
         if metadata is base.metadata:
             return await self._unchanged(table, base)
+        require_kept_tags(base.metadata, metadata)
         if metadata.location != base.metadata.location:
-            location = await self._locations.choose(table, metadata.location, moves=True)
+            table_id = stamped_table_id(base.metadata.properties, await self._registry_identity())
+            location = await self._locations.choose(table, metadata.location, table_id=table_id)
             metadata = msgspec.structs.replace(metadata, location=location)
         return await self._prepare(table, base, metadata, engine)
 
@@ -140,20 +146,23 @@ class CommitPreparation:
         registry's, with all its files.
         """
         identity = await self._registry_identity()
-        table_id = None if base is None else _table_id(base.metadata, identity)
+        table_id = None if base is None else stamped_table_id(base.metadata.properties, identity)
         before = None if base is None else base.metadata
         if table_id is None:
             metadata = _without_stamp(metadata)
             before = None if before is None else _without_stamp(before)
         io = self._io if base is None or table_id is None else self._io.extended(base.metadata.location)
         change = await call_with_timeout(lambda: read_change(io, before, metadata, self._lists), _TIMEOUT_S)
-        await self._locations.require_own_files(metadata.location, [file.live.path for file in change.difference.added])
+        await self._locations.require_own_files(metadata.location, _named_files(before, change), table_id)
+        pointer = None if base is None else base.location
+        await self._locations.require_own_directories(before, metadata, table_id, pointer)
         versions = await self._versions.after(change, before, table_id)
         target = CommitTarget(
             table=table,
             expected=None if base is None else base.location,
             table_id=await self._store.reserve_table_id() if table_id is None else table_id,
             engine=engine,
+            moves=base is not None and base.metadata.location != metadata.location,
         )
         stamped = change.stamped(schema_version=versions.number, table_id=target.table_id, registry=identity)
         file = await asyncio.to_thread(metadata_file, stamped, previous or target.expected)
@@ -180,10 +189,15 @@ class CommitPreparation:
         return self._identity
 
 
-def _table_id(metadata: IcebergMetadata, identity: str) -> int | None:
-    """Returns the id in the stamp, if it is this registry's."""
-    found = metadata.properties.get(TABLE_ID, "")
-    return int(found) if metadata.properties.get(REGISTRY) == identity and found.isdecimal() else None
+def _named_files(before: IcebergMetadata | None, change: TableDifference) -> list[str]:
+    """Returns the files that the table refers to after the commit, and not before, except for manifests."""
+    known = {} if before is None else before.snapshots
+    lists = [found.fields.manifest_list for number, found in change.metadata.snapshots.items() if number not in known]
+    return [
+        *(file.live.path for file in change.difference.added),
+        *(file.file_path for file in change.difference.deletes_added),
+        *(path for path in lists if path is not None),
+    ]
 
 
 def _without_stamp(metadata: IcebergMetadata) -> IcebergMetadata:

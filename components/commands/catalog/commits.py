@@ -65,7 +65,6 @@ class Commits:
                     raise CommitFailed(str(error)) from error
                 await self._clock.sleep(_BACKOFF.wait_s(attempt, self._clock))
                 continue
-            await self._follow_locations(parts)
             return [self._done(part) for part in parts]
 
     async def _store_parts(self, parts: Sequence[PreparedCommit], request: CatalogRequest | None) -> None:
@@ -125,18 +124,6 @@ class Commits:
             (None if row is None else row.metadata_location) != part.base_location
             for part, row in zip(parts, rows, strict=True)
         )
-
-    async def _follow_locations(self, parts: Sequence[PreparedCommit]) -> None:
-        """A table whose location an engine has changed gets its next files there. Afterwards, because nothing but new
-        files depends on it: the commit stands even if this fails.
-        """
-        for part in parts:
-            if part.commit is None or part.moved_to is None:
-                continue
-            try:
-                await self._store.alter_table(part.commit.table_id, location=part.moved_to)
-            except registry_errors.RegistryError as error:
-                log.warning("location not changed in the registry", table=str(part.table), error=str(error))
 
     def _done(self, part: PreparedCommit) -> LoadedTable:
         if part.file is not None:

@@ -17,7 +17,9 @@ _GZIP = (".gz.metadata.json", ".metadata.json.gz")
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _snapshot_id = msgspec.json.Decoder(dict[str, Any]).decode
 
-_MAX_PARSED = 64
+_PARSED_FACTOR = 3
+"""Bytes of memory of a parsed file per byte of JSON, about: each snapshot keeps its JSON, and becomes objects."""
+
 _MAX_BYTES = 512 * 1024 * 1024
 """Of one file. The largest tables have a few tens of megabytes; a small file can be unzipped to any size."""
 
@@ -26,13 +28,14 @@ _QUICK_BYTES = 32 * 1024
 
 
 class MetadataFiles:
-    """Keeps at most `max_bytes` of files, and the parsed form of some; the least recently used go first."""
+    """Keeps at most `max_bytes` of files, and as much of parsed ones; the least recently used go first."""
 
     def __init__(self, objects: Objects, max_bytes: int) -> None:
         self._objects = objects
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._parsed: OrderedDict[str, IcebergMetadata] = OrderedDict()
+        self._parsed: OrderedDict[str, tuple[IcebergMetadata, int]] = OrderedDict()
+        self._parsed_bytes = 0
         self._bytes = 0
 
     async def read(self, location: str) -> bytes:
@@ -66,14 +69,14 @@ class MetadataFiles:
         found = self._parsed.get(location)
         if found is not None:
             self._parsed.move_to_end(location)
-            return found
+            return found[0]
         data = await self.read(location)
         if len(data) <= _QUICK_BYTES:
-            found = IcebergMetadata.parse(data)
+            parsed = IcebergMetadata.parse(data)
         else:
-            found = await asyncio.to_thread(IcebergMetadata.parse, data)
-        self._keep_parsed(location, found)
-        return found
+            parsed = await asyncio.to_thread(IcebergMetadata.parse, data)
+        self._keep_parsed(location, parsed, len(data))
+        return parsed
 
     def keep(self, location: str, data: bytes, parsed: IcebergMetadata | None = None) -> None:
         """Keeps a file that was just read or written."""
@@ -85,14 +88,17 @@ class MetadataFiles:
             _, dropped = self._kept.popitem(last=False)
             self._bytes -= len(dropped)
         if parsed is not None:
-            self._keep_parsed(location, parsed)
+            self._keep_parsed(location, parsed, len(data))
 
-    def _keep_parsed(self, location: str, parsed: IcebergMetadata) -> None:
-        if self._max_bytes == 0:
+    def _keep_parsed(self, location: str, parsed: IcebergMetadata, size: int) -> None:
+        weight = _PARSED_FACTOR * size
+        if location in self._parsed or weight > self._max_bytes:
             return
-        self._parsed[location] = parsed
-        if len(self._parsed) > _MAX_PARSED:
-            self._parsed.popitem(last=False)
+        self._parsed[location] = parsed, weight
+        self._parsed_bytes += weight
+        while self._parsed_bytes > self._max_bytes:
+            _, (_, gone) = self._parsed.popitem(last=False)
+            self._parsed_bytes -= gone
 
 
 def _unzipped(location: str, data: bytes) -> bytes:

@@ -33,12 +33,6 @@ class PreparedCommit(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     @property
-    def moved_to(self) -> str | None:
-        """The table's new location, if the commit changes it."""
-        moved = self.base is not None and self.base.location != self.metadata.location
-        return self.metadata.location if moved else None
-
-    @property
     def replaced(self) -> Sequence[str]:
         """Metadata files that the table does not refer to any more, if it wants them deleted."""
         if self.base is None or self.metadata.properties.get(_DELETE_AFTER_COMMIT, "false").lower() != "true":

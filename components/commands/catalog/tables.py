@@ -6,16 +6,23 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from components.commands.catalog.errors import AlreadyExists, NoSuchTable
+import structlog
+
+from components.commands.catalog.errors import AlreadyExists, CatalogError, CommitFailed, NoSuchTable
 from components.commands.catalog.idempotency import once
 from components.commands.catalog.metadata_files import MetadataFiles, only_referenced_snapshots
 from components.commands.catalog.names import TableIdentity, page
 from components.commands.catalog.namespaces import Namespaces
 from components.commands.catalog.purge import Purge
+from components.lib.lake.engine_commits.errors import EngineCommitError
 from components.lib.lake.iceberg.catalog import NAME
+from components.lib.lake.iceberg.registry_identity import registry_identity
+from components.lib.lake.iceberg.stamp import stamped_table_id
 from registry import errors as registry_errors
 from registry.contract import MetadataStore
 from registry.models import CatalogRequest, CatalogTable
+
+log = structlog.get_logger(__name__)
 
 
 class LoadedTable(NamedTuple):
@@ -71,10 +78,10 @@ class Tables:
 
     async def rename(self, source: TableIdentity, destination: TableIdentity, request: CatalogRequest | None) -> None:
         async def rename() -> None:
-            await self.location(source)
+            table_id = await self._table_id(source, await self.location(source))
             await self._namespaces.require(destination.namespace)
             try:
-                await self._store.rename_catalog_table(NAME, *source, *destination, request=request)
+                await self._store.rename_catalog_table(NAME, *source, *destination, table_id=table_id, request=request)
             except registry_errors.AlreadyCommitted:
                 raise
             except registry_errors.NotFound as error:
@@ -88,14 +95,30 @@ class Tables:
         """`purge` deletes its files too, after the readers' grace period; the daemon does that."""
 
         async def drop() -> None:
-            unreferenced = await self._purge.metadata_files(await self.location(table)) if purge else []
+            location = await self.location(table)
+            table_id = await self._table_id(table, location)
+            unreferenced = await self._purge.metadata_files(location, table_id) if purge else []
             try:
-                await self._store.drop_catalog_table(NAME, *table, purge=purge, request=request)
+                await self._store.drop_catalog_table(NAME, *table, purge=purge, table_id=table_id, request=request)
             except registry_errors.NotFound as error:
                 raise NoSuchTable(str(table)) from error
             await self._purge.hand_over(unreferenced)
 
         await once(self._store, request, drop, _nothing)
+
+    async def _table_id(self, table: TableIdentity, location: str) -> int | None:
+        """Returns the id of the registry's table, from the stamp: another one may have the name by now. None if the
+        metadata can't be read, since a damaged table must be droppable, or if it is not the registry's.
+        """
+        try:
+            metadata = await self._files.parsed(location)
+        except (CatalogError, EngineCommitError) as error:
+            log.warning("metadata can't be read: the table is found by its name", table=str(table), error=str(error))
+            return None
+        found = stamped_table_id(metadata.properties, await registry_identity(self._store))
+        if found is None and await self._store.get_table(*table) is not None:
+            raise CommitFailed(f"the registry has another table named {table}: rename or drop one of them")
+        return found
 
 
 def etag(location: str, snapshots: str) -> str:

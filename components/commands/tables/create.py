@@ -18,6 +18,7 @@ from components.commands.tables.new_location import NewLocation
 from components.commands.tables.options import assignments
 from components.lib.lake.files import engine_of
 from components.lib.lake.files.footers import read_columns
+from components.lib.lake.iceberg.catalog import NAME
 from components.lib.lake.schema.table_definition import TableDefinition, read_definition
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.type_syntax import SyntaxProblem, parse_column
@@ -138,7 +139,7 @@ async def _create(
     found = await store.get_table(database, name)
     created = found is None
     if found is None:
-        location = await new_location.choose(await store.list_tables())
+        location = await new_location.choose(await store.list_tables(), await store.list_catalog_namespaces(NAME))
         try:
             found = await store.create_table(database, name, location, schema.draft(properties=properties))
         except AlreadyExists:

@@ -26,13 +26,13 @@ class NewLocation:
     location: str | None
     probed: bool
 
-    async def choose(self, tables: Sequence[LakeTable]) -> str:
+    async def choose(self, tables: Sequence[LakeTable], namespaces: Sequence[str]) -> str:
         """Raises `BadLocation` if it is not free, `Failure` if no files can be written there."""
         warehouse = self.settings.lake.warehouse
         location = self.location or free_default(warehouse, self.database, self.name, tables)
         registry = self.settings.registry
         file = None if registry.is_postgres else sqlite_path(parse_url(registry.url.get_secret_value()))
-        require_free(location, tables, warehouse=canonical(warehouse), registry_file=file)
+        require_free(location, tables, warehouse=canonical(warehouse), registry_file=file, namespaces=namespaces)
         if self.probed:
             await self._probe(location)
         return location

@@ -110,6 +110,7 @@ _ADVANCE_FIELDS = {
     "offset_metadata": "metadata",
 }
 
+_LOCATIONS_LOCK = 0x6173746C  # "astl": an advisory lock of those who give a table a location
 _FEW_FILES = 32
 """Up to this many files, planning the statement again (about 2 ms) costs more than it saves."""
 
@@ -289,6 +290,10 @@ class PostgresStore(
         if raced:
             return None
         return [TableFile(*row[6:]) for row in rows if row[6] is not None]
+
+    async def _lock_locations(self, connection: AsyncConnection) -> None:
+        """Until the end of the transaction. A lock of the table would stop every change of statistics."""
+        await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCATIONS_LOCK})")
 
     async def reserve_table_id(self) -> int:
         """Inserts a table and rolls back: a sequence keeps what it has given, and this needs no privilege for it."""

@@ -56,6 +56,10 @@ class SqlBase(abc.ABC):
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """Returns the backend's INSERT, which supports ON CONFLICT."""
 
+    @abc.abstractmethod
+    async def _lock_locations(self, connection: AsyncConnection) -> None:
+        """Waits until no other transaction gives a table a location. Call it before any other lock is taken."""
+
     # -- used by the verbs -------------------------------------------------------------------------------
 
     @property

@@ -82,6 +82,8 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
         ordered = sorted(commits, key=lambda commit: commit.table_id)
         now = self._clock.now_ms()
         async with self._transaction() as connection:
+            if any(commit.table_location is not None for commit in ordered):
+                await self._lock_locations(connection)
             await self._record_request(connection, request, now)
             for commit in ordered:
                 await self._move_pointer(connection, commit)
@@ -193,11 +195,11 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
             raise Conflict(f"{owner} no longer owns the upload intent of {lost[0]}: write it again", lost)
 
     async def _create_or_lock(self, connection: AsyncConnection, commit: CatalogCommit, now: int) -> None:
-        if commit.create is None:
+        location = commit.table_location
+        if commit.create is None or location is None:
             if commit.removed or commit.required or commit.deletes_added or commit.deletes_removed:
                 await self._lock_table(connection, commit.table_id)  # else the statements that follow do
             return
-        location = commit.table_location or ""
         try:
             with self._translating_errors():
                 await self._insert_table(
@@ -205,6 +207,14 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
                 )
         except AlreadyExists:
             raise AlreadyExists(f"table {commit.namespace}.{commit.name} exists") from None
+        await self._require_free_location(connection, commit.table_id, location)
+
+    async def _move_table(self, connection: AsyncConnection, table_id: int, location: str, now: int) -> None:
+        await self._require_free_location(connection, table_id, location)
+        moved = update(tables).where(tables.c.id == table_id).values(location=location, updated_at=now)
+        if not (await connection.execute(moved)).rowcount:
+            raise NotFound(f"table {table_id} does not exist")
+        await self._update_current_version(connection, table_id, {"updated_at": now})
 
     async def _read_removed(self, connection: AsyncConnection, commit: CatalogCommit) -> _Part:
         part = _Part(commit, [], [])
@@ -243,6 +253,8 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
                     await self._insert_version(connection, commit.table_id, 1, commit.create, now)
                 elif commit.version is not None and commit.version_expected is not None:
                     await self._add_version(connection, commit.table_id, commit.version, commit.version_expected, now)
+                if commit.create is None and commit.table_location is not None:
+                    await self._move_table(connection, commit.table_id, commit.table_location, now)
                 if part.removed or commit.added:
                     await self._apply(connection, part.change)
                 await self._remove_delete_files(connection, commit.table_id, part.removed_deletes, part.change.reason)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import validation
@@ -28,6 +28,7 @@ class SqlTables(SqlBase):
         now = self._clock.now_ms()
         try:
             async with self._transaction() as connection:
+                await self._lock_locations(connection)
                 table = await self._insert_table(connection, database, name, location, now)
                 await self._insert_version(connection, table.id, 1, draft, now)
         except AlreadyExists:
@@ -97,6 +98,8 @@ class SqlTables(SqlBase):
         statement = update(tables).where(tables.c.id == table_id).values({**changes, "updated_at": now})
         try:
             async with self._transaction() as connection:
+                if location is not None:
+                    await self._lock_locations(connection)
                 row = (await connection.execute(statement.returning(tables))).first()
                 table = require_row(None if row is None else LakeTable(*row), f"table {table_id}")
                 followed: dict[str, object] = {"updated_at": now}
@@ -116,6 +119,23 @@ class SqlTables(SqlBase):
             .where(table_metadata.c.table_id == table_id, _is_current(table_id))
             .values(dict(values))
         )
+
+    async def _require_free_location(self, connection: AsyncConnection, table_id: int, location: str) -> None:
+        """Raises Conflict if another table's location is the same, contains this one, or is inside it.
+
+        Call `_lock_locations` first. Locations are compared as they are written, which is canonical for all tables
+        that come through the commands and the catalog.
+        """
+        wanted, other = location.rstrip("/") + "/", tables.c.location
+        overlaps = (
+            (func.substr(other + "/", 1, len(wanted)) == wanted)
+            | (func.substr(literal(wanted), 1, func.length(other) + 1) == other + "/")
+        )  # fmt: skip
+        query = select(tables.c.database, tables.c.name, other).where(tables.c.id != table_id, overlaps).limit(1)
+        found = (await connection.execute(query)).first()
+        if found is not None:
+            name = f"{found[0]}.{found[1]}"
+            raise Conflict(f"{location} shares files with {name} at {found[2]}", [name])
 
     async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
         validation.integer("table_id", table_id)

@@ -9,8 +9,9 @@ from uuid import uuid4
 import msgspec
 
 from components.lib.lake.engine_commits.errors import InvalidCommit
-from components.lib.lake.engine_commits.iceberg_metadata import IcebergMetadata
+from components.lib.lake.engine_commits.iceberg_metadata import IcebergMetadata, MetadataLogEntry
 from components.lib.lake.storage.locations import BadLocation, canonical
+from components.lib.lake.storage.table_places import own_files
 
 DIRECTORY = "write.metadata.path"
 COMPRESSION = "write.metadata.compression-codec"
@@ -46,6 +47,12 @@ def metadata_directory(metadata: IcebergMetadata) -> str:
         return canonical(chosen) if chosen else f"{canonical(metadata.location)}/metadata"
     except BadLocation as error:
         raise InvalidCommit(str(error)) from error
+
+
+def own_log(metadata: IcebergMetadata) -> list[MetadataLogEntry]:
+    """Returns the log without files that are not the table's own: a file that leaves the log may be deleted. Blocks."""
+    own = set(own_files((entry.metadata_file for entry in metadata.metadata_log), location=metadata.location))
+    return [entry for entry in metadata.metadata_log if entry.metadata_file in own]
 
 
 def next_version(location: str | None) -> int:

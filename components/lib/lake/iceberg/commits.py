@@ -44,6 +44,7 @@ from components.lib.lake.iceberg.snapshot_summary import summary_of
 from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
 from components.lib.lake.partitioning.partition_values import Partitioning, PartitionProblem
 from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.table_places import own_files
 from registry.models import TableFile
 from registry.position import Position
 
@@ -194,7 +195,8 @@ class TableCommit:
         expired = [known[wanted] for wanted in snapshot_ids if wanted in known]
         if not expired:
             return
-        self.unreferenced += unreferenced_files(self.table.io, self.table.metadata, expired)
+        found = unreferenced_files(self.table.io, self.table.metadata, expired)
+        self.unreferenced += own_files(found, location=self.table.location())
         self.updates.append(RemoveSnapshotsUpdate(snapshot_ids=[snapshot.snapshot_id for snapshot in expired]))
 
     def requirements(self) -> tuple[TableRequirement, ...]:

@@ -61,3 +61,9 @@ class Stamp(msgspec.Struct, frozen=True):
     def properties(self) -> dict[str, str]:
         values = self.summary()
         return values if self.snapshot is None else {**values, SNAPSHOT: str(self.snapshot)}
+
+
+def stamped_table_id(properties: Mapping[str, str], identity: str) -> int | None:
+    """Returns the id of the registry's table, if the stamp is that of the registry with this identity."""
+    found = properties.get(TABLE_ID, "")
+    return int(found) if properties.get(REGISTRY) == identity and found.isdecimal() else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias, TypeVar
 from uuid import uuid4
@@ -47,6 +47,7 @@ from components.lib.lake.iceberg.pyiceberg_internals import commit
 from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.storage.table_places import own_files
 from components.lib.lake.table_lookup import TableName, full_name
 from registry.models import LakeTable
 
@@ -312,8 +313,10 @@ class IcebergTables:
         self._drop_empty_namespace(name[:-1])
         return True
 
-    def metadata_files(self, table_id: int) -> list[str]:
-        """Returns all metadata files of the table that its metadata still refers to."""
+    def metadata_files(self, table_id: int, others: Collection[tuple[str, str]] = ()) -> list[str]:
+        """Returns the metadata files that the table's metadata still refers to, without those that belong to another
+        table: `others` are the places of all tables and their names (`metadata_places`).
+        """
         name = self.names().get(table_id)
         table = None if name is None else self._load(name)
         if table is None:
@@ -323,7 +326,13 @@ class IcebergTables:
         for snapshot in table.metadata.snapshots:
             found.append(snapshot.manifest_list)
             manifests.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
-        return [*found, *sorted(manifests)]
+        own_name = ".".join(name or ())
+        return own_files(
+            [*found, *sorted(manifests)],
+            location=table.location(),
+            directory=table.metadata_location.rpartition("/")[0],
+            others=[place for place, other in others if other != own_name],
+        )
 
     @property
     def in_registry(self) -> bool:

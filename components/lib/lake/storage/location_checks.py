@@ -10,7 +10,15 @@ from uuid import uuid4
 
 from astha.errors import ConfigError
 from astha.subscribers import CheckResult, LakeSettings
-from components.lib.lake.storage.locations import BadLocation, Location, canonical, join, parse, table_location
+from components.lib.lake.storage.locations import (
+    BadLocation,
+    Location,
+    canonical,
+    join,
+    namespace_directory,
+    parse,
+    table_location,
+)
 from components.lib.lake.storage.objects import Objects, StorageError, StorageRefused
 from components.lib.lake.storage.roots import Roots
 from components.lib.lake.table_lookup import full_name
@@ -21,10 +29,15 @@ _CHECK_TIMEOUT_S = 10.0
 
 
 def require_free(
-    location: str, tables: Iterable[LakeTable], *, warehouse: str | None = None, registry_file: Path | None = None
+    location: str,
+    tables: Iterable[LakeTable],
+    *,
+    warehouse: str | None = None,
+    registry_file: Path | None = None,
+    namespaces: Iterable[str] = (),
 ) -> None:
-    """Raises `BadLocation` if the location is a root, contains the warehouse or the registry's own file, or overlaps
-    the location of another table.
+    """Raises `BadLocation` if the location is a root, contains the warehouse, the registry's own file or the directory
+    of one of the `namespaces`, or overlaps the location of another table.
     """
     wanted = parse(location)
     if not wanted.key:
@@ -36,6 +49,8 @@ def require_free(
         file = Location("file", "", str(registry_file.absolute()).lstrip("/"))
         if _contains(wanted, file) or _contains(file, wanted):
             raise BadLocation(f"{location} holds the registry's own file {registry_file}: choose another place")
+    if warehouse is not None:
+        _require_outside_namespaces(location, wanted, warehouse, namespaces)
     other = next((table for table in tables if overlap(location, table.location)), None)
     if other is not None:
         raise BadLocation(
@@ -45,12 +60,26 @@ def require_free(
 
 def free_default(warehouse: str, database: str, name: str, tables: Sequence[LakeTable]) -> str:
     """Returns the default location of a new table. A renamed table keeps the location of its former name: then the new
-    one gets a random suffix.
+    one gets a random suffix. If a table has the directory of the database, the new one gets a directory beside it.
     """
-    usual = table_location(warehouse, database, name)
-    if not any(overlap(usual, table.location) for table in tables):
-        return usual
-    return f"{usual}-{secrets.token_hex(6)}"
+    usual, suffix = table_location(warehouse, database, name), secrets.token_hex(6)
+    directory, _, last = usual.rpartition("/")
+    candidates = (usual, f"{usual}-{suffix}", f"{directory}-{suffix}/{last}")
+    for location in candidates:
+        if not any(overlap(location, table.location) for table in tables):
+            return location
+    raise BadLocation(f"{usual} is inside the location of another table: choose a location")
+
+
+def _require_outside_namespaces(location: str, wanted: Location, warehouse: str, namespaces: Iterable[str]) -> None:
+    """A table at the directory of a namespace would contain those that are created there by default."""
+    directory = parse(warehouse)
+    above, below = _parts(directory), _parts(wanted)
+    if (directory.scheme, directory.root) != (wanted.scheme, wanted.root) or below[:-1] != above:
+        return
+    found = next((name for name in namespaces if namespace_directory(name) == below[-1]), None)
+    if found is not None:
+        raise BadLocation(f"{location} is where the tables of the namespace {found} go: choose a place below it")
 
 
 def overlap(one: str, other: str) -> bool:

@@ -92,6 +92,30 @@ def canonical(written: str | Path, *, base: Path | None = None) -> str:
     return Location("file", "", _literal(text, absolute.lstrip("/"))).uri
 
 
+def parse_file(written: str) -> Location | None:
+    """Returns the location of a file that an engine names, in any of its spellings; None if it is of another kind of
+    storage, or relative. Engines' names may have characters that `canonical` refuses, such as an escaped `%3A`.
+
+    Raises `BadLocation` for a name with `.` or `..`, or of another host's disk: it can lead elsewhere.
+    """
+    lowered = written[:8].lower()
+    scheme = next((scheme for scheme in _S3_SCHEMES if lowered.startswith(scheme)), None)
+    kind: Scheme = "file" if scheme is None else "s3"
+    bucket = ""
+    if scheme is not None:
+        bucket, _, path = written[len(scheme) :].partition("/")
+    elif lowered.startswith("file:"):
+        path = _local_part(written)
+    elif written.startswith("/"):
+        path = written
+    else:
+        return None
+    parts = [part for part in path.split("/") if part]
+    if "." in parts or ".." in parts:
+        raise BadLocation(f"{written!r} has . or .. in its path, which can lead elsewhere: write the path out")
+    return Location(kind, bucket, "/".join(parts))
+
+
 def join(location: str, *parts: str) -> str:
     """Returns a URI below a canonical location."""
     return "/".join((location.rstrip("/"), *(part.strip("/") for part in parts if part.strip("/"))))
@@ -99,7 +123,12 @@ def join(location: str, *parts: str) -> str:
 
 def table_location(warehouse: str, database: str, name: str) -> str:
     """Returns the default location of a new table. Names may contain anything; no two tables share a location."""
-    return join(canonical(warehouse), _distinct(database), _distinct(name))
+    return join(canonical(warehouse), namespace_directory(database), _distinct(name))
+
+
+def namespace_directory(database: str) -> str:
+    """Returns the name of the directory in the warehouse where the tables of a database go by default."""
+    return _distinct(database)
 
 
 def file_location(table: str, partition_path: str, extension: str, now_ms: int) -> str:

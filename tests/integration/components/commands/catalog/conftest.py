@@ -24,6 +24,9 @@ Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[str]]
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
+NEW: dict[str, Any] = {"name": "orders", "schema": SCHEMA}
+
 
 @pytest.fixture
 async def tables(store: MetadataStore, lake: LakeSettings, url: str) -> AsyncIterator[Catalog]:
@@ -66,3 +69,15 @@ async def ask(http: ClientSession, method: str, url: str, **options: Any) -> tup
     async with http.request(method, URL(url, encoded=True), **options) as response:
         content = await response.read()
         return response.status, msgspec.json.decode(content) if content else None
+
+
+@pytest.fixture
+async def served(serve: Serve, http: ClientSession) -> AsyncIterator[str]:
+    """A catalog with the namespace `sales` and the tables `orders` and `returns`; the address of the namespace."""
+    async with serve() as address:
+        await ask(http, "POST", f"{address}/v1/namespaces", json={"namespace": ["sales"]})
+        for name in ("orders", "returns"):
+            assert (await ask(http, "POST", f"{address}/v1/namespaces/sales/tables", json={**NEW, "name": name}))[
+                0
+            ] == 200
+        yield f"{address}/v1/namespaces/sales"

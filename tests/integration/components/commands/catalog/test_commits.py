@@ -6,7 +6,6 @@ import asyncio
 import io
 import shutil
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,23 +20,8 @@ from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from registry.models import IcebergCommit
 from registry.stores.sql.catalog_commits import SqlCatalogCommits
-from tests.integration.components.commands.catalog.conftest import ROWS, Serve, ask
+from tests.integration.components.commands.catalog.conftest import NEW, ROWS, ask
 from tests.integration.components.commands.catalog.test_writers import client, rows_of
-
-SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
-NEW: dict[str, Any] = {"name": "orders", "schema": SCHEMA}
-
-
-@pytest.fixture
-async def served(serve: Serve, http: ClientSession) -> AsyncIterator[str]:
-    """A catalog with the namespace `sales` and the tables `orders` and `returns`; the address of the namespace."""
-    async with serve() as address:
-        await ask(http, "POST", f"{address}/v1/namespaces", json={"namespace": ["sales"]})
-        for name in ("orders", "returns"):
-            assert (await ask(http, "POST", f"{address}/v1/namespaces/sales/tables", json={**NEW, "name": name}))[
-                0
-            ] == 200
-        yield f"{address}/v1/namespaces/sales"
 
 
 def property_commit(name: str, value: str, *requirements: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from astha.subscribers.context import LakeSettings
 from components.commands.catalog import metadata_files
 from components.commands.catalog.errors import BadRequest, NoSuchFile, Unavailable
 from components.commands.catalog.metadata_files import MetadataFiles, only_referenced_snapshots
+from components.lib.lake.engine_commits.iceberg_metadata import IcebergMetadata
 from components.lib.lake.storage.objects import Objects, StorageUnavailable
 
 
@@ -89,3 +90,19 @@ async def test_a_file_that_unzips_to_too_much_is_refused(
     for name in ("bomb", "none"):
         with pytest.raises(BadRequest):
             await files.read(f"file://{tmp_path}/{name}.gz.metadata.json")
+
+
+async def test_parsed_files_are_bounded_by_their_bytes(
+    objects: CountingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+
+    def parse(data: bytes) -> bytes:
+        parsed.append(data[:1])
+        return data
+
+    monkeypatch.setattr(IcebergMetadata, "parse", parse)
+    files = MetadataFiles(objects, 250)  # two of 40 bytes, each counted three times
+    for name in "abacab":
+        await files.parsed(f"file://{tmp_path}/{name}")
+    assert parsed == [b"a", b"b", b"c", b"b"]
