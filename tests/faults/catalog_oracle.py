@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,9 @@ from tests.waiting import eventually
 
 NAMESPACE = "shop"
 KILLS = 3
+LONGEST_S = 600.0
+"""Most seconds beyond the run's own, until everything was seen that a run must see."""
+
 COLUMNS = ["id: long!", "kind: string", "amount: int", "note: string"]
 BY_KIND = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "kind"))
 
@@ -83,15 +87,19 @@ class CatalogOracle:
                 asyncio.create_task(self._kill_daemons(enough, daemon)),
                 asyncio.create_task(self._kill_catalogs(enough)),
             ]
+            end = time.monotonic() + seconds + LONGEST_S
             try:
                 await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-                while not self._has_seen_enough(account, engines) and not any(task.done() for task in tasks):
+                while self._unseen(account, engines) and not any(task.done() for task in tasks):
                     await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_EXCEPTION)
+                    if time.monotonic() > end:
+                        break
             finally:
                 enough.set()
                 await asyncio.gather(*tasks)
             self._tell(account)
             await self._settle(store, account, engines, self.astha.run())
+            assert not self._unseen(account, engines), f"seed {self.seed}: not seen: {self._unseen(account, engines)}"
 
     async def run_briefly(self, commits: int) -> None:
         """Kills one catalog, once, in the middle. `commits`: how many of them engines do at least."""
@@ -140,9 +148,13 @@ class CatalogOracle:
         print(f"kills {dict(self.struck)}; {dict(sorted(account.done.items()))}")  # noqa: T201
         print("\n".join(f"{what}: {reason}" for what, reason in account.reasons.items()))  # noqa: T201
 
-    def _has_seen_enough(self, account: Account, engines: Mapping[str, Read]) -> bool:
-        killed = all(self.struck[name] >= KILLS for name in ("catalog", "daemon"))
-        return killed and ("Spark" not in engines or account.commits_of("spark") >= KILLS)
+    def _unseen(self, account: Account, engines: Mapping[str, Read]) -> list[str]:
+        """Returns what a run must see and this one has not: kills, and commits of Spark that were acknowledged."""
+        wanted = {f"kills of {name}": self.struck[name] >= KILLS for name in ("catalog", "daemon")}
+        if "Spark" in engines:
+            wanted["commits by Spark"] = account.commits_of("spark") >= KILLS
+            wanted["a MERGE by Spark"] = account.done["spark overwrite"] >= 1
+        return [what for what, seen in wanted.items() if not seen]
 
     async def _kill_daemons(self, enough: asyncio.Event, daemon: Daemon) -> None:
         """Kills the daemon, mostly while it is live, sometimes while it starts."""
