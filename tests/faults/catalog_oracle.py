@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,10 @@ from tests.waiting import eventually
 
 NAMESPACE = "shop"
 KILLS = 3
+LONGEST_S = 600.0
+"""Most seconds beyond the run's own, until everything was seen that a run must see."""
+
+CHANGES = ("delete", "update", "merge")
 COLUMNS = ["id: long!", "kind: string", "amount: int", "note: string"]
 BY_KIND = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "kind"))
 
@@ -83,15 +88,19 @@ class CatalogOracle:
                 asyncio.create_task(self._kill_daemons(enough, daemon)),
                 asyncio.create_task(self._kill_catalogs(enough)),
             ]
+            end = time.monotonic() + seconds + LONGEST_S
             try:
                 await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-                while not self._has_seen_enough(account, engines) and not any(task.done() for task in tasks):
+                while self._unseen(account, engines) and not any(task.done() for task in tasks):
                     await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_EXCEPTION)
+                    if time.monotonic() > end:
+                        break
             finally:
                 enough.set()
                 await asyncio.gather(*tasks)
             self._tell(account)
             await self._settle(store, account, engines, self.astha.run())
+            assert not self._unseen(account, engines), f"seed {self.seed}: not seen: {self._unseen(account, engines)}"
 
     async def run_briefly(self, commits: int) -> None:
         """Kills one catalog, once, in the middle. `commits`: how many of them engines do at least."""
@@ -140,9 +149,13 @@ class CatalogOracle:
         print(f"kills {dict(self.struck)}; {dict(sorted(account.done.items()))}")  # noqa: T201
         print("\n".join(f"{what}: {reason}" for what, reason in account.reasons.items()))  # noqa: T201
 
-    def _has_seen_enough(self, account: Account, engines: Mapping[str, Read]) -> bool:
-        killed = all(self.struck[name] >= KILLS for name in ("catalog", "daemon"))
-        return killed and ("Spark" not in engines or account.commits_of("spark") >= KILLS)
+    def _unseen(self, account: Account, engines: Mapping[str, Read]) -> list[str]:
+        """Returns what a run must see and this one has not: kills, and commits of Spark that were acknowledged."""
+        wanted = {f"kills of {name}": self.struck[name] >= KILLS for name in ("catalog", "daemon")}
+        if "Spark" in engines:
+            wanted["commits by Spark"] = account.commits_of("spark") >= KILLS
+            wanted["a MERGE by Spark"] = account.done["spark overwrite"] >= 1
+        return [what for what, seen in wanted.items() if not seen]
 
     async def _kill_daemons(self, enough: asyncio.Event, daemon: Daemon) -> None:
         """Kills the daemon, mostly while it is live, sometimes while it starts."""
@@ -206,10 +219,15 @@ class CatalogOracle:
             draft = parse_definition({**content, "partition_by": partitioned}).schema().draft()
             await store.create_table(NAMESPACE, name, table_location(self.lake.warehouse, NAMESPACE, name), draft)
         schema = parse_definition(content).schema().iceberg
-        made: dict[str, dict[str, Any]] = {"engine": {}, "engine_by_kind": {"partition_spec": BY_KIND}}
+        # By default every append of another writer refuses Spark's MERGE. Rows belong to one writer, so this is sound.
+        levels = {f"write.{change}.isolation-level": "snapshot" for change in CHANGES}
+        made: dict[str, dict[str, Any]] = {
+            "engine": {"properties": levels},
+            "engine_by_kind": {"partition_spec": BY_KIND, "properties": levels},
+        }
         if merge_on_read:
-            modes = {f"write.{change}.mode": "merge-on-read" for change in ("delete", "update", "merge")}
-            made["merged"] = {"properties": modes}
+            modes = {f"write.{change}.mode": "merge-on-read" for change in CHANGES}
+            made["merged"] = {"properties": {**levels, **modes}}
         catalog = RestCatalog("lake", uri=self.catalogs[0].uri)
         await asyncio.to_thread(catalog.create_namespace_if_not_exists, NAMESPACE)
         for name, options in made.items():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -34,11 +35,13 @@ DEADLINE_S = 180.0
 OWN = 1_000_000
 """Ids from here on are rows of our own inserts."""
 
+Refusals: TypeAlias = tuple[type[Exception], ...]
+
 
 class Engine(Protocol):
     """`delete` raises one of `refusals` if the daemon has replaced the file meanwhile."""
 
-    refusals: tuple[type[Exception], ...]
+    refusals: Refusals
 
     def create(self) -> None: ...
     def append(self, ids: Sequence[int]) -> None: ...
@@ -47,7 +50,7 @@ class Engine(Protocol):
 
 
 class PyIceberg:
-    refusals = (CommitFailedException, ValidationException)
+    refusals: Refusals = (CommitFailedException, ValidationException)
 
     def __init__(self, url: str) -> None:
         self._catalog = load_catalog("lake", type="rest", uri=url)
@@ -70,7 +73,7 @@ class PyIceberg:
 class DuckDB:
     """Its deletes are position delete files, which compactions apply."""
 
-    refusals = (duckdb.TransactionException,)
+    refusals: Refusals = (duckdb.TransactionException,)
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -90,7 +93,7 @@ class DuckDB:
 
 
 class SparkSql:
-    refusals = (AssertionError,)
+    refusals: Refusals = (AssertionError,)
 
     def __init__(self, spark: Spark) -> None:
         self._spark = spark
@@ -132,19 +135,17 @@ class Site:
         async with asyncio.timeout(DEADLINE_S):
             while number < APPENDS or await self.compactions() < COMPACTIONS:
                 added = range(number * EACH, (number + 1) * EACH)
-                await asyncio.to_thread(_until_committed, lambda added=added: engine.append(added), engine.refusals)
+                await asyncio.to_thread(_until_committed, partial(engine.append, added), engine.refusals)
                 rows.update(added)
                 if number % 4 == 3:
                     removed = added[0] - EACH
-                    await asyncio.to_thread(
-                        _until_committed, lambda removed=removed: engine.delete(removed), engine.refusals
-                    )
+                    await asyncio.to_thread(_until_committed, partial(engine.delete, removed), engine.refusals)
                     rows.remove(removed)
                 assert await asyncio.to_thread(engine.ids) == sorted(rows)
                 number += 1
         await self._manager.insert("sales.orders", _rows([OWN]), sync=True)
         rows.add(OWN)
-        await asyncio.to_thread(_until_committed, lambda: engine.append([OWN + 1]), engine.refusals)
+        await asyncio.to_thread(_until_committed, partial(engine.append, [OWN + 1]), engine.refusals)
         rows.add(OWN + 1)
 
         async def all_are_read() -> bool:
@@ -200,7 +201,7 @@ async def test_spark(site: Site, url: str, lake: LakeSettings, tmp_path: Path) -
             await asyncio.to_thread(spark.__exit__, None, None, None)
 
 
-def _until_committed(work: Callable[[], Any], refusals: tuple[type[Exception], ...]) -> None:
+def _until_committed(work: Callable[[], Any], refusals: Refusals) -> None:
     """Engines repeat appends by themselves, and not all other commits: a user would run the statement again."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
