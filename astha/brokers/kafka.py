@@ -154,6 +154,11 @@ def close(client: KafkaProducer | KafkaConsumer | KafkaAdminClient, timeout_s: f
         client.close()
 
 
+def known_partitions(consumer: KafkaConsumer, topic: str) -> set[int]:
+    """Returns the topic's partitions by the last metadata, without asking the broker."""
+    return set(consumer._cluster.partitions_for_topic(topic) or ())
+
+
 def may_not_use(consumer: KafkaConsumer, topic: str) -> bool:
     """Whether the last metadata said so: kafka-python reports such a topic like one that does not exist."""
     return topic in consumer._cluster.unauthorized_topics

@@ -14,6 +14,8 @@ from components.lib.change_formats import FormatSettings
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 
+_TABLES_INTERVAL_S = 0.004
+
 
 def _split(servers: object) -> object:
     return [part.strip() for part in servers.split(",")] if isinstance(servers, str) else servers
@@ -39,12 +41,12 @@ class KafkaSinkSettings(FormatSettings):
         False, description="Layout `tables`: also send BEGIN and END of each commit to PREFIX.transaction."
     )
     heartbeat_s: Seconds = Field(1.0, description="Layout `transactions`: interval of heartbeat records.")
-    send_interval_s: float = Field(
-        0.004,
+    send_interval_s: float | None = Field(
+        None,
         ge=0,
         le=1,
         description="Least time between two deliveries: commits that arrive meanwhile are sent together. A commit "
-        "after a pause is sent at once.",
+        "after a pause is sent at once. null: 4 ms in layout `tables`, 0 in layout `transactions`.",
     )
     compression: Literal["none", "lz4", "zstd"] = Field("lz4", description="Compression of record batches.")
     tls: TlsSettings | None = Field(None, description="Use TLS, with these settings.")
@@ -76,6 +78,15 @@ class KafkaSinkSettings(FormatSettings):
     @property
     def connection(self) -> KafkaConnection:
         return KafkaConnection(self.bootstrap_servers, self.tls, self.sasl, self.connect_timeout_s)
+
+    @property
+    def least_interval_s(self) -> float:
+        """Returns the least time between two deliveries. Followers wait for records of layout `transactions`, so the
+        next delivery begins with the acknowledgement of the one before: what arrives in between is sent together.
+        """
+        if self.send_interval_s is not None:
+            return self.send_interval_s
+        return _TABLES_INTERVAL_S if self.layout == "tables" else 0.0
 
     @property
     def transactions_topic(self) -> str:

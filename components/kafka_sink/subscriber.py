@@ -105,8 +105,9 @@ class KafkaSink(Component):
         taken = self._clock.monotonic() - began
         self._counters["deliveries"] += 1
         self._acknowledge_s += taken
-        if taken < self._settings.send_interval_s:
-            await self._clock.sleep(self._settings.send_interval_s - taken)
+        rest_s = self._settings.least_interval_s - taken
+        if rest_s > 0:
+            await self._clock.sleep(rest_s)
 
     @abstractmethod
     async def _deliver(self, transactions: Sequence[Sequence[Event[Row]]]) -> None: ...

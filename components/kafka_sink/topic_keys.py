@@ -76,14 +76,15 @@ class TopicReader:
             close(consumer)
 
     def _read(self, consumer: KafkaConsumer, keys: TopicKeys, progress: Callable[[int], None]) -> None:
-        ends = consumer.end_offsets(self._partitions)
-        starts = consumer.beginning_offsets(self._partitions)
+        limit_s = max(30.0, 3 * self._settings.request_timeout_s)
+        timeout_ms = int(limit_s * 1000)  # without it, kafka-python waits for metadata without a limit
+        ends = consumer.end_offsets(self._partitions, timeout_ms=timeout_ms)
+        starts = consumer.beginning_offsets(self._partitions, timeout_ms=timeout_ms)
         unread = {partition: end for partition, end in ends.items() if end > starts[partition]}
         if not unread:
             return
         consumer.assign(list(unread))
         consumer.seek_to_beginning()
-        limit_s = max(30.0, 3 * self._settings.request_timeout_s)
         last_progress = time.monotonic()
         while unread:
             if self._interrupted() or time.monotonic() - last_progress > limit_s:

@@ -14,16 +14,18 @@ import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from registry.embedded_postgres import free_port
 from tests.servers.packages import find_program
 from tests.servers.process import Server, ServerProcess
+from tests.waiting import eventually_now
 
 _LOOPBACK = "127.0.0.1"
 _START_S = 30.0
 _ITERATIONS = 101
+_RELOADING = "Reloading config"
 _SETTINGS: Mapping[str, str | int] = {
     "per_listener_settings": "false",
     "persistence": "false",
@@ -83,6 +85,24 @@ class Mosquitto(Server):
         configuration.write_text("".join(f"{line}\n" for line in self._configuration()))
         command = [str(program.path), "-c", str(configuration)]
         self._process.start(command, program.environment, self._accepts, _START_S)
+
+    def configure(self, **settings: str | int) -> None:
+        """Changes options, for the next `start` or `reload`."""
+        self._options = replace(self._options, settings={**self._options.settings, **settings})
+
+    def allow(self, acl: Sequence[str]) -> None:
+        """Replaces the access control list, for the next `start` or `reload`."""
+        self._options = replace(self._options, acl=acl)
+
+    def reload(self) -> None:
+        """Returns when the broker that runs has read its options again. It has one thread: once it accepts another
+        connection, it has.
+        """
+        (self._directory / "mosquitto.conf").write_text("".join(f"{line}\n" for line in self._configuration()))
+        reloads = self.log.count(_RELOADING)
+        os.kill(self.pid, signal.SIGHUP)
+        eventually_now(lambda: self.log.count(_RELOADING) > reloads, "a reloaded configuration")
+        eventually_now(self._accepts, "a broker that accepts connections")
 
     def _configuration(self) -> list[str]:
         options = self._options

@@ -22,7 +22,7 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from astha.brokers.kafka import close, describe, may_not_use
+from astha.brokers.kafka import close, describe, known_partitions, may_not_use
 from astha.errors import ConfigError, SourceLost
 from astha.events.traceparent import HEADER, TraceParent, read_traceparent
 from astha.sources.follower import StreamPayload
@@ -141,9 +141,9 @@ class ReaderThread:
 
     def _assign(self, consumer: KafkaConsumer) -> None:
         topic = self._partition.topic
-        partitions = consumer.partitions_for_topic(topic)
+        consumer.assign([self._partition])
+        partitions = known_partitions(consumer, topic) or self._look_up(consumer)
         if not partitions:
-            self._require_authorisation(consumer)
             raise SourceLost(
                 f"there is no topic {topic}: start the leader, with a Kafka sink of layout `transactions` that sends "
                 "to it, or correct source.url"
@@ -153,7 +153,6 @@ class ReaderThread:
                 f"topic {topic} has {len(partitions)} partitions, so its records have no order: name the topic of a "
                 "sink with layout `transactions`, which has one"
             )
-        consumer.assign([self._partition])
         timeout_ms = int(self._topic.settings.request_timeout_s * 1000)
         if not self.assigned:
             committed = None
@@ -162,7 +161,7 @@ class ReaderThread:
             found = None if committed is None else Resumption.from_metadata(committed.metadata or "", committed.offset)
             self._next = self._start(found)
         if self._next is None:
-            self._next = consumer.end_offsets([self._partition])[self._partition]
+            self._next = consumer.end_offsets([self._partition], timeout_ms=timeout_ms)[self._partition]
         consumer.seek(self._partition, self._next)
         if self.assigned:
             self._deliver(Chunk([], reopened=True))
@@ -171,13 +170,16 @@ class ReaderThread:
             log.info("source connected again", topic=topic)
         self.failure = None
 
-    def _require_authorisation(self, consumer: KafkaConsumer) -> None:
-        """Raises if the topic may not be read: kafka-python reports it like one that does not exist."""
-        consumer.assign([self._partition])
+    def _look_up(self, consumer: KafkaConsumer) -> set[int]:
+        """Returns the topic's partitions, if it exists. Raises if it may not be read: kafka-python reports it like one
+        that does not exist. Its `partitions_for_topic` would wait for metadata without a limit, for good if they are
+        not refreshed any more, and this thread with it.
+        """
         with suppress(KafkaTimeoutError):
             consumer.end_offsets([self._partition], timeout_ms=_PROBE_MS)
         if may_not_use(consumer, self._partition.topic):
             raise TopicAuthorizationFailedError(self._partition.topic)
+        return known_partitions(consumer, self._partition.topic)
 
     def _poll(self, consumer: KafkaConsumer) -> None:
         heard = probed = time.monotonic()

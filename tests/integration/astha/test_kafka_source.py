@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
+from kafka import KafkaConsumer
 from kafka.admin import (
     ACL,
     ACLOperation,
@@ -16,6 +17,7 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka.errors import KafkaError
+from kafka.future import Future
 
 from astha.errors import ConfigError
 from astha.settings.source import KafkaSourceSettings, parse_stream_url
@@ -96,6 +98,32 @@ async def test_a_new_group_begins_at_the_end_with_a_gap(
     found = await store.get_source_identity(f"follower:{GROUP}")
     assert found is not None
     assert found.identity == "first"
+
+
+async def test_metadata_that_are_never_refreshed_do_not_block_the_reader(
+    topic: Topic, sender: ScriptedSender, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python ends its refresh of metadata if it fails at the wrong moment, and waits for the next one without a
+    limit. The thread must not wait with it: another consumer works.
+    """
+    opened: list[KafkaConsumer] = []
+    open_consumer = KafkaTopic.consumer
+
+    def consumer(self: KafkaTopic, client_id: str, group: str | None) -> KafkaConsumer:
+        found = open_consumer(self, client_id, group)
+        if not opened:
+            found._cluster.partitions_for_topic = lambda topic: None
+            found._cluster.request_update = Future  # one that is never done
+        opened.append(found)
+        return found
+
+    monkeypatch.setattr(KafkaTopic, "consumer", consumer)
+    async with reading(topic, store) as reader:
+        await eventually(lambda: len(opened) > 1, "another consumer")
+        await eventually(lambda: reader.source.status().connected, "a connection")
+        names = await sender.commit(2)
+        async with sender.beating():
+            await received(reader, names)
 
 
 async def test_a_restart_continues_at_the_committed_offset(

@@ -14,7 +14,7 @@ from astha.subscribers import Position, Retry, Topic
 from astha.testing import FakeRegistry, deliver, make_row
 from components.mqtt_sink.subscriber import MqttSink
 from registry.embedded_postgres import free_port
-from tests.doubles.proxy import PostgresProxy
+from tests.doubles.proxy import PostgresProxy, TcpProxy
 from tests.fixtures.mosquitto import MakeMosquitto
 from tests.integration.components.mqtt_sink.listener import Listener, Sinks
 from tests.servers.mosquitto import Mosquitto, MosquittoOptions, TlsFiles
@@ -242,6 +242,72 @@ async def test_access_control_that_denies_a_topic(make_mosquitto: MakeMosquitto,
     with pytest.raises(Retry, match=rf"refuses {prefix}/transactions .*[Nn]ot authorized"):
         await deliver(denied, FakeRegistry().commit(topic("a")))
     await eventually(lambda: any("daemons" in problem.reason for problem in denied.problems()), "the denied state")
+
+
+async def test_a_topic_that_is_denied_and_allowed_again(
+    make_mosquitto: MakeMosquitto, prefix: str, sinks: Sinks
+) -> None:
+    everything = ["user device", f"topic readwrite {prefix}/#"]
+    broker = make_mosquitto(MosquittoOptions(passwords={"device": "secret"}, acl=everything))
+    registry = FakeRegistry()
+    async with Listener(broker, f"{prefix}/#", username="device", password="secret") as listener:
+        sink = await sinks.start(broker.url, prefix, heartbeat_s=60, user="device", password="secret")
+        await deliver(sink, registry.commit(topic("a")))
+        broker.allow(["user device", f"topic read {prefix}/#"])
+        broker.reload()
+        second = registry.commit(topic("b"))
+        with pytest.raises(Retry):
+            await deliver(sink, second)
+        broker.allow(everything)
+        broker.reload()
+        await eventually(lambda: delivered(deliver(sink, second)), "what was denied")
+        await deliver(sink, registry.commit(topic("c")))
+        found = await positions(listener, prefix, "transaction", 3)
+    assert once_in_order(found, 3)
+
+
+async def test_a_slow_connection_delays_and_memory_is_bounded(mosquitto: Mosquitto, prefix: str, sinks: Sinks) -> None:
+    registry = FakeRegistry()
+    commits = [registry.commit(topic(f"{number:04}" + "x" * 200)) for number in range(300)]
+    async with TcpProxy("127.0.0.1", mosquitto.port) as proxy, Listener(mosquitto, f"{prefix}/#") as listener:
+        url = f"mqtt://127.0.0.1:{proxy.port}"
+        sink = await sinks.start(url, prefix, heartbeat_s=60, max_in_flight=20, changes=False, timeout_s=60)
+        link = await sink._session.link()
+        proxy.throttle(100_000)
+        delivering = asyncio.create_task(deliver(sink, *commits))
+        most = 0
+        while not delivering.done():
+            most = max(most, link.in_flight)
+            await asyncio.sleep(0.001)
+        await delivering
+        proxy.throttle(None)
+        found = await positions(listener, prefix, "transaction", 300)
+    assert found == list(range(1, 301))
+    assert 10 < most <= 20
+
+
+async def test_a_broker_without_memory_delays_and_loses_nothing(
+    make_mosquitto: MakeMosquitto, prefix: str, sinks: Sinks
+) -> None:
+    """Mosquitto disconnects a client whose packet needs more memory than it may use."""
+    broker = make_mosquitto()
+    registry = FakeRegistry()
+    async with Listener(broker, f"{prefix}/#") as listener:
+        sink = await sinks.start(broker.url, prefix, heartbeat_s=60, changes=False)
+        await deliver(sink, registry.commit(topic("a")))
+        await listener.until(f"{prefix}/transactions", 1)
+        broker.configure(memory_limit=1)
+        broker.reload()
+        second = registry.commit(topic("b" * 50_000))
+        with pytest.raises(Retry):
+            await deliver(sink, second)
+    broker.configure(memory_limit=0)
+    broker.restart()  # without memory it can't read its options either
+    async with Listener(broker, f"{prefix}/#") as listener:
+        await eventually(lambda: delivered(deliver(sink, second)), "what was refused")
+        await deliver(sink, registry.commit(topic("c")))
+        found = await positions(listener, prefix, "transaction", 3)
+    assert once_in_order([1, *found], 3)
 
 
 async def test_a_broker_that_limits_messages(make_mosquitto: MakeMosquitto, prefix: str, sinks: Sinks) -> None:

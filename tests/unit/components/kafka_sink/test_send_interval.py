@@ -49,3 +49,14 @@ async def test_time_of_a_delivery(broker_s: float, interval_s: float, whole_s: f
     assert clock.monotonic() - began == pytest.approx(whole_s)
     acknowledged = next(metric.value for metric in sink.metrics() if metric.name == "acknowledge_seconds")
     assert acknowledged == pytest.approx(broker_s), "the interval is not the broker's time"
+
+
+@pytest.mark.parametrize(
+    ("layout", "chosen", "interval_s"),
+    [("tables", None, 0.004), ("transactions", None, 0), ("tables", 0, 0), ("transactions", 0.002, 0.002)],
+)
+def test_records_for_followers_are_not_delayed_unless_told_so(
+    layout: str, chosen: float | None, interval_s: float
+) -> None:
+    settings = {"bootstrap_servers": "localhost:1", "layout": layout, "send_interval_s": chosen}
+    assert KafkaSinkSettings.model_validate(settings).least_interval_s == interval_s

@@ -32,7 +32,7 @@ PAGE_ROWS = 500
 class EmptyTopics:
     """A consumer."""
 
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
 
     beginning_offsets = end_offsets
