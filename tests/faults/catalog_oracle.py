@@ -45,6 +45,7 @@ KILLS = 3
 LONGEST_S = 600.0
 """Most seconds beyond the run's own, until everything was seen that a run must see."""
 
+CHANGES = ("delete", "update", "merge")
 COLUMNS = ["id: long!", "kind: string", "amount: int", "note: string"]
 BY_KIND = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "kind"))
 
@@ -218,10 +219,15 @@ class CatalogOracle:
             draft = parse_definition({**content, "partition_by": partitioned}).schema().draft()
             await store.create_table(NAMESPACE, name, table_location(self.lake.warehouse, NAMESPACE, name), draft)
         schema = parse_definition(content).schema().iceberg
-        made: dict[str, dict[str, Any]] = {"engine": {}, "engine_by_kind": {"partition_spec": BY_KIND}}
+        # By default every append of another writer refuses Spark's MERGE. Rows belong to one writer, so this is sound.
+        levels = {f"write.{change}.isolation-level": "snapshot" for change in CHANGES}
+        made: dict[str, dict[str, Any]] = {
+            "engine": {"properties": levels},
+            "engine_by_kind": {"partition_spec": BY_KIND, "properties": levels},
+        }
         if merge_on_read:
-            modes = {f"write.{change}.mode": "merge-on-read" for change in ("delete", "update", "merge")}
-            made["merged"] = {"properties": modes}
+            modes = {f"write.{change}.mode": "merge-on-read" for change in CHANGES}
+            made["merged"] = {"properties": {**levels, **modes}}
         catalog = RestCatalog("lake", uri=self.catalogs[0].uri)
         await asyncio.to_thread(catalog.create_namespace_if_not_exists, NAMESPACE)
         for name, options in made.items():
