@@ -138,7 +138,7 @@ class Outbox:
     @property
     def holds_commits(self) -> bool:
         """Whether records of commits are on their way, not only heartbeats and those of a refresh."""
-        pending = (one.records for one in (*self._in_flight, *self._collected.values()))
+        pending = [one.records for one in self._in_flight] + [one.records for one in self._collected.values()]
         return any(record[0] >= 0 for records in pending for record in records)
 
     def forget(self) -> None:

@@ -109,6 +109,9 @@ class KafkaSink(Component):
         if rest_s > 0:
             await self._clock.sleep(rest_s)
 
+    def problems(self) -> Iterator[Problem]:
+        yield from ()
+
     @abstractmethod
     async def _deliver(self, transactions: Sequence[Sequence[Event[Row]]]) -> None: ...
 

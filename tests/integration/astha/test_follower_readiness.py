@@ -70,8 +70,13 @@ def pair(sqlite_url: str, tmp_path: Path, broker: KafkaBroker | Mosquitto) -> It
     made = Pair(sqlite_url, tmp_path, transport, broker)
     with ExitStack() as stack:
         for command in (made.leader, made.follower):
-            stack.callback(lambda command=command: [daemon.close() for daemon in command.started])
+            stack.callback(_close, command)
         yield made
+
+
+def _close(command: Astha) -> None:
+    for daemon in command.started:
+        daemon.close()
 
 
 def why_not_ready(daemon: Daemon) -> str:

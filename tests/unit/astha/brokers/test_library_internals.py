@@ -47,6 +47,11 @@ PARTS: dict[str, tuple[str, str, Any]] = {
         f"{KAFKA}: may_not_use reads unauthorized_topics",
         ClusterMetadata.update_metadata,
     ),
+    "ClusterMetadata.partitions_for_topic": (
+        "f4da75f738dc",
+        f"{KAFKA}: known_partitions",
+        ClusterMetadata.partitions_for_topic,
+    ),
 }
 
 
