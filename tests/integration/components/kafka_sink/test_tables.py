@@ -112,7 +112,7 @@ async def test_a_row_too_large_for_its_topic_is_reported_and_left_out(harness: H
     async with harness.started(compression="none") as sink:
         await harness.commit(sink, huge, make_row(LakeTable, id=2))
         await harness.commit(sink, make_row(LakeTable, id=3))
-        (problem,) = sink.problems()  # type: ignore[attr-defined]
+        (problem,) = sink.problems()
         assert problem.subject == f"topic {harness.prefix}.tables"
         assert '{"id":1}' in problem.reason
         assert "max.message.bytes" in problem.reason
