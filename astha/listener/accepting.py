@@ -49,6 +49,7 @@ async def accepting(
         limit=allowed_connections(options.max_connections),
         header_timeout_s=options.header_timeout_s,
         keepalive_timeout_s=options.keepalive_timeout_s,
+        busy_timeout_s=options.busy_timeout_s,
         tls=tls_context(options.certificate, options.key),
     )
     accepts = [asyncio.create_task(connections.accept(each), name="accept") for each in listening]

@@ -24,9 +24,6 @@ _RESERVED_DESCRIPTORS = 32
 
 _SWEEP_S = 0.5
 _EVICT_AFTER_S = 1.0
-_BUSY_TIMEOUT_S = 60.0
-"""For requests other than streams of events: after this time the client does not read its response."""
-
 _ACCEPT_RETRY_S = 1.0
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 51\r\n"
@@ -64,12 +61,14 @@ class Connections:
         limit: int,
         header_timeout_s: float,
         keepalive_timeout_s: float,
+        busy_timeout_s: float,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._protocol = protocol
         self._limit = limit
         self._header_timeout_s = header_timeout_s
         self._keepalive_timeout_s = keepalive_timeout_s
+        self._busy_timeout_s = busy_timeout_s
         self._tls = tls
         self._open: dict[int, _Connection] = {}  # by descriptor
         self._opening: set[asyncio.Task[None]] = set()
@@ -155,7 +154,7 @@ class Connections:
         if connection.streams:
             return float("inf")
         if connection.busy:
-            return _BUSY_TIMEOUT_S
+            return self._busy_timeout_s
         return self._keepalive_timeout_s if connection.requests else self._header_timeout_s
 
     @contextmanager

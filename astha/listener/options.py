@@ -20,6 +20,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, tag="options"):
     max_watchers: int = 256
     header_timeout_s: float = 10.0
     keepalive_timeout_s: float = 75.0
+    busy_timeout_s: float = 60.0  # for a request and its response, streams of events excepted
     buffer_events: int = 10_000
     buffer_bytes: int = 4 * 1024 * 1024
     certificate: str | None = None

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from astha.clock import SystemLoopClock
@@ -31,6 +32,9 @@ GROUP = "catalog"
 """The name of the settings, for messages."""
 
 _SHUTDOWN_TIMEOUT_S = 5.0
+_REQUEST_TIMEOUT_S = 300.0
+"""A commit may wait for others, and reading its manifests may take two minutes."""
+
 _WATCHDOG_S = 1.0
 
 
@@ -62,7 +66,7 @@ class RunningCatalog(NamedTuple):
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[RunningCatalog]:
     """Serves during the block."""
-    options = http_options(settings.catalog, GROUP)
+    options = msgspec.structs.replace(http_options(settings.catalog, GROUP), busy_timeout_s=_REQUEST_TIMEOUT_S)
     access = CatalogAccess.of(settings.catalog, options)
     url = settings.registry.url.get_secret_value()
     clock = SystemLoopClock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -15,6 +15,9 @@ from components.lib.lake.engine_commits.updates import Update, UpgradeFormatVers
 
 T = TypeVar("T")
 
+_FEW = msgspec.Meta(max_length=2_000)
+"""Real commits have tens of updates. Applying very many of one kind takes time in their square."""
+
 
 class TableIdentifier(msgspec.Struct, frozen=True):
     namespace: list[str]
@@ -24,8 +27,8 @@ class TableIdentifier(msgspec.Struct, frozen=True):
 class CommitRequest(msgspec.Struct, frozen=True):
     """`identifier` is None unless the commit is part of a transaction over several tables."""
 
-    requirements: list[Requirement]
-    updates: list[Update]
+    requirements: Annotated[list[Requirement], _FEW]
+    updates: Annotated[list[Update], _FEW]
     identifier: TableIdentifier | None = None
 
     @classmethod
@@ -57,7 +60,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
 
 
 class _Transaction(msgspec.Struct, rename="kebab"):
-    table_changes: list[CommitRequest]
+    table_changes: Annotated[list[CommitRequest], _FEW]
 
 
 _one = msgspec.json.Decoder(CommitRequest).decode

@@ -48,7 +48,7 @@ class Door:
 
 @contextlib.asynccontextmanager
 async def opened(**changes: object) -> AsyncIterator[Door]:
-    chosen = {"limit": 3, "header_timeout_s": 600.0, "keepalive_timeout_s": 600.0, **changes}
+    chosen = {"limit": 3, "header_timeout_s": 600.0, "keepalive_timeout_s": 600.0, "busy_timeout_s": 600.0} | changes
     listening = socket.create_server(("127.0.0.1", 0), backlog=64)
     connections = Connections(Echo, **chosen)  # type: ignore[arg-type]
     tasks = [asyncio.create_task(connections.accept(listening)), asyncio.create_task(connections.sweep())]
@@ -124,6 +124,19 @@ async def test_between_requests_the_keepalive_timeout_applies() -> None:
         with door.connections.request(door.served()[0]):
             pass
         assert await heard(client) == b""
+
+
+async def test_a_request_has_its_own_limit_and_a_stream_has_none() -> None:
+    async with opened(busy_timeout_s=0.01) as door:
+        streaming, client = door.knock(), door.knock()
+        await eventually(lambda: len(door.served()) == 2, "served")
+        with (
+            door.connections.request(door.served()[0], streams=True),
+            door.connections.request(door.served()[1]),
+        ):
+            assert await heard(client) == b""
+            await asyncio.get_running_loop().sock_sendall(streaming, b"still here")
+            assert await heard(streaming) == b"still here"
 
 
 async def test_a_silent_handshake_times_out_and_counts_while_it_lasts() -> None:
