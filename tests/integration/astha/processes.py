@@ -75,6 +75,7 @@ class Astha:
             "ASTHA_REGISTRY": url,
             "ASTHA_SERVER__PORT": "0",
             "ASTHA_LOG__FORMAT": "json",
+            "RUNTIME_DIRECTORY": f"{directory}.run",  # for the leader's lock, beside what a test looks at
             **environment,
         }
         self.started: list[Daemon] = []
