@@ -56,8 +56,8 @@ def create(settings, context):
 
 @pytest.fixture(scope="module")
 def previous_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    known = subprocess.run(["git", "cat-file", "-e", PREVIOUS], cwd=ROOT, capture_output=True, check=False)
-    if known.returncode:
+    look = ["git", "cat-file", "-e", PREVIOUS]
+    if subprocess.run(look, cwd=ROOT, capture_output=True, check=False).returncode:
         pytest.skip("the previous version's code is in the history of the repository, which is not here")
     archive = ["git", "archive", PREVIOUS, "astha", "components", "registry"]
     packed = subprocess.run(archive, cwd=ROOT, capture_output=True, check=True).stdout
