@@ -17,6 +17,9 @@ _GZIP = (".gz.metadata.json", ".metadata.json.gz")
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _snapshot_id = msgspec.json.Decoder(dict[str, Any]).decode
 
+_MAX_PARSED = 64
+"""More of them are mostly former versions, which Python's garbage collector would visit again and again."""
+
 _PARSED_FACTOR = 3
 """Bytes of memory of a parsed file per byte of JSON, about: each snapshot keeps its JSON, and becomes objects."""
 
@@ -96,7 +99,7 @@ class MetadataFiles:
             return
         self._parsed[location] = parsed, weight
         self._parsed_bytes += weight
-        while self._parsed_bytes > self._max_bytes:
+        while self._parsed_bytes > self._max_bytes or len(self._parsed) > _MAX_PARSED:
             _, (_, gone) = self._parsed.popitem(last=False)
             self._parsed_bytes -= gone
 
