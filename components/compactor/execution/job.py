@@ -2,7 +2,8 @@
 
 What goes wrong, and what the job does then:
 
-    an input was removed or changed     merges the group again without it, if enough are left; else aborted
+    an input was removed or changed     merges the group again without it, if enough are left; the next time in halves,
+                                        which are merged sooner; aborted if no group is left
     out of memory                       merges the group in halves, down to two files; then as below
     a file can't be read, the worker    reads each file alone, leaves bad ones out and merges the others; if none is
     crashes, or takes too long          bad, merges the group in halves, down to two files; then failed
@@ -186,9 +187,7 @@ class CompactionJob:
         try:
             await self._merge_files(files)
         except InputsChanged as changed:
-            if pending.count_failure(changed) > self._context.limits.max_replans:
-                raise JobStopped("aborted", f"its files change too often: {changed}") from changed
-            return [pending.without(changed.paths)]
+            return self._without_changed(pending, changed)
         except OutOfMemory as error:
             return self._halved(pending, error) or await self._without_bad(pending, error)
         except (BadInput, ObjectMissing, WorkerCrashed, TaskTimeout) as error:
@@ -210,6 +209,17 @@ class CompactionJob:
         finally:
             del self._due[key]
         self._totals.spent({"all": self._context.clock.monotonic() - began})
+
+    def _without_changed(self, pending: PendingGroup, changed: InputsChanged) -> list[PendingGroup]:
+        """Files may be removed all the time. The smaller a group is, the less likely it loses one during its merge."""
+        again = pending.without(changed.paths)
+        failures = again.count_failure(changed)
+        if failures > 1 and (smaller := self._halved(again, changed)):
+            return smaller
+        if failures > self._context.limits.max_replans:
+            self._too_few = f"its files change too often: {changed}"
+            return []
+        return [again]
 
     def _halved(self, pending: PendingGroup, error: Exception) -> list[PendingGroup]:
         """Returns no groups if it can't be halved any more."""

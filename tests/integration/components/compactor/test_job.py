@@ -216,6 +216,42 @@ async def test_an_input_removed_before_the_swap_is_left_out(bench: Bench) -> Non
     await bench.require_tidy()
 
 
+class Losing(LocalExecutor):
+    """A file is removed during every merge that takes long, because it is of many files."""
+
+    def __init__(self, bench: Bench, many: int) -> None:
+        super().__init__(naive_merge)
+        self._bench = bench
+        self._many = many
+
+    async def merge(self, task: MergeTask) -> MergeResult:
+        result = await super().merge(task)
+        if len(task.inputs) >= self._many:
+            lost = [task.inputs[0].path]
+            files = await self._bench.store.get_files(self._bench.table.id, lost)
+            await self._bench.store.remove_files(self._bench.table.id, files, reason="test")
+        return result
+
+
+async def test_a_table_that_loses_files_all_the_time_is_merged_in_smaller_groups(bench: Bench) -> None:
+    await bench.insert(files=40)
+    job = await bench.job(Losing(bench, 8))
+    outcome = await job.run()
+    live = await bench.store.list_files(bench.table.id)
+    assert outcome.status == "done"
+    assert {file.operation for file in live} == {"compaction"}, "every file that is left was merged"
+    assert sum(file.row_count for file in live) == len(await bench.ids())
+    await bench.require_tidy()
+
+
+async def test_a_group_that_can_not_be_smaller_and_changes_too_often_is_given_up(bench: Bench) -> None:
+    files = await bench.insert(files=4)
+    outcome = await (await bench.job(Losing(bench, 2), files)).run()
+    assert outcome.status == "aborted"
+    assert "compaction" not in {file.operation for file in await bench.store.list_files(bench.table.id)}
+    await bench.require_tidy()
+
+
 async def test_a_delete_stops_the_merge_at_once(bench: Bench) -> None:
     files = await bench.insert(files=3)
     executor = HeldExecutor()
