@@ -219,6 +219,9 @@ class Compactor(Component):
             self._wake.clear()
             while self._session_problem is None and (candidate := self._scheduler.take()) is not None:
                 self._tasks.start(f"job {next(self._numbers)}", self._compact(candidate))
+            if self._session_problem is None and self._scheduler.has_undecided():
+                await asyncio.sleep(0)  # yield to the event loop
+                continue
             wakes_at = self._scheduler.wakes_at()
             wait_s = self._settings.check_every_s
             if wakes_at is not None and self._session_problem is None:

@@ -22,6 +22,7 @@ class QueueEntry(msgspec.Struct, frozen=True, gc=False):
     score: float
     since_ms: int
     until_ms: int | None = None  # not before, because of quiet hours or a failure
+    size_bytes: int = 0  # that its compaction would rewrite
 
     @property
     def rank(self) -> float:
@@ -34,6 +35,7 @@ class PartitionQueue:
         self._entries: dict[Key, QueueEntry] = {}
         self._ready: SortedList[tuple[float, Key]] = SortedList()
         self._held: SortedList[tuple[int, Key]] = SortedList()
+        self.size_bytes = 0  # of all entries
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -50,14 +52,15 @@ class PartitionQueue:
     def held(self) -> int:
         return len(self._held)
 
-    def put(self, key: Key, score: float, since_ms: int, until_ms: int | None = None) -> None:
+    def put(self, key: Key, score: float, since_ms: int, until_ms: int | None = None, *, size_bytes: int = 0) -> None:
         """A partition that waits already keeps the time at which its wait began."""
         before = self._entries.get(key)
-        entry = QueueEntry(key, score, since_ms if before is None else before.since_ms, until_ms)
+        entry = QueueEntry(key, score, since_ms if before is None else before.since_ms, until_ms, size_bytes)
         if entry == before:
             return
         self.drop(key)
         self._entries[key] = entry
+        self.size_bytes += size_bytes
         if until_ms is None:
             self._ready.add((entry.rank, key))
         else:
@@ -67,15 +70,16 @@ class PartitionQueue:
         entry = self._entries.pop(key, None)
         if entry is None:
             return
+        self.size_bytes -= entry.size_bytes
         if entry.until_ms is None:
             self._ready.remove((entry.rank, key))
         else:
             self._held.remove((entry.until_ms, key))
 
-    def release(self, now_ms: int) -> list[Key]:
-        """Makes those ready whose time has come, and returns them to be judged again."""
+    def release(self, now_ms: int, limit: int) -> list[Key]:
+        """Makes at most ``limit`` of those ready whose time has come, and returns them to be judged again."""
         released: list[Key] = []
-        while self._held and self._held[0][0] <= now_ms:
+        while self._held and self._held[0][0] <= now_ms and len(released) < limit:
             _, key = self._held.pop(0)
             entry = self._entries[key] = msgspec.structs.replace(self._entries[key], until_ms=None)
             self._ready.add((entry.rank, key))

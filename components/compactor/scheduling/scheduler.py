@@ -11,8 +11,8 @@ scheduler.wakes_at()               returns when time alone changes something
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -41,9 +41,8 @@ from registry.contract import ConsistentRead, MetadataStore
 from registry.models import CompactionTrigger, LakeTable, Row, TableDeleteFile, TableFile, TableMetadata
 from registry.position import Position
 
-_BATCH = 500
-"""Partitions that are judged before the event loop runs other tasks: some 10 ms."""
-
+_BATCH = 50
+"""Partitions that are judged before the event loop runs other tasks: about a millisecond."""
 
 _UNKNOWN_TABLE_MS = 1_000
 """Between two decisions about a partition of a table that was not read yet."""
@@ -73,7 +72,7 @@ class Scheduler:
         self._running: dict[Key, set[str]] = {}  # with the operations of the swaps seen
         self._deletes_of_jobs: dict[Key, frozenset[int]] = {}  # ids of the delete files when the job began
         self._unseen_swaps: dict[Key, tuple[int, set[str]]] = {}  # of ended jobs: swaps done, and operations seen
-        self._undecided: deque[Key] = deque()
+        self._undecided: OrderedDict[Key, None] = OrderedDict()  # each once, the oldest first
         self._new_decisions: list[Decision] = []
         self._since: dict[Key, int] = {}  # when partitions began to wait, from before a restart
         self._applied: Position | None = None  # the last transaction counted since `load`
@@ -103,6 +102,7 @@ class Scheduler:
         for key in changed:
             self.tables.table_changed(key[0])
             self._decide(key, "event", position)
+        self._decide_pending()
         return self._take_new_decisions()
 
     async def load(self, snapshot: ConsistentRead) -> list[Decision]:
@@ -148,7 +148,7 @@ class Scheduler:
             or tuned
             or (before.policy, before.active, before.problem) != (known.policy, known.active, known.problem)
         ):
-            self._undecided.extend((table.id, path) for path in self.counters.paths(table.id))
+            self._decide_later((table.id, path) for path in self.counters.paths(table.id))
             self._decide_pending()
         return known
 
@@ -164,8 +164,6 @@ class Scheduler:
         """Returns the next partition, or None. The caller must `finish` it."""
         now = self._clock.now_ms()
         self._decide_pending()
-        for key in self.queue.release(now):
-            self._decide(key, "event", None)
         while self.budget.allows(now) and (entry := self.queue.first()) is not None:
             key = entry.key
             decision = self._decisions[key]
@@ -218,11 +216,14 @@ class Scheduler:
         """Returns decisions to write to the journal. Call `journal.put_back` for those that could not be written."""
         return self.journal.take(lambda table_id: self.tables.name(table_id) is not None, limit)
 
+    def has_undecided(self) -> bool:
+        """Whether the next `take` decides about partitions that the last one left undecided."""
+        release_ms = self.queue.next_release_ms()
+        return bool(self._undecided) or (release_ms is not None and release_ms <= self._clock.now_ms())
+
     def wakes_at(self) -> int | None:
         """Returns when the result of `take` may change without an event, in epoch milliseconds."""
         now = self._clock.now_ms()
-        if self._undecided:
-            return now
         times = [self.queue.next_release_ms(), None if self.queue.first() is None else self.budget.allows_at(now)]
         return min((time for time in times if time is not None), default=None)
 
@@ -232,23 +233,28 @@ class Scheduler:
 
     def waiting(self) -> tuple[int, int]:
         """Returns the number of partitions that wait, and the bytes that they would rewrite."""
-        return len(self.queue), sum(decision.verdict.picked.size_bytes for decision in self._decisions.values())
+        return len(self.queue), self.queue.size_bytes
 
     def _decide_pending(self) -> None:
-        """Decides about partitions of tables whose settings have changed, some at a time."""
+        """Decides about some partitions of which a whole table, or time, has changed the decision."""
+        self._decide_later(self.queue.release(self._clock.now_ms(), _BATCH))
         for _ in range(min(_BATCH, len(self._undecided))):
-            self._decide(self._undecided.popleft(), "event", None)
+            self._decide(self._undecided.popitem(last=False)[0], "event", None)
+
+    def _decide_later(self, keys: Iterable[Key]) -> None:
+        self._undecided.update(dict.fromkeys(keys))
 
     def _take_new_decisions(self) -> list[Decision]:
         taken, self._new_decisions = self._new_decisions, []
         return taken
 
     def _count_deletes(self, file: TableDeleteFile, sign: int) -> set[Key]:
-        """Returns the partitions that are to be decided again."""
+        """Returns the partition that is to be decided again. All those of a table are decided later, some at a time."""
         key = self.counters.deletes.count(file, sign)
         if file.partition_path != WHOLE_TABLE:
             return {key}
-        return {(file.table_id, path) for path in self.counters.paths(file.table_id)}
+        self._decide_later((file.table_id, path) for path in self.counters.paths(file.table_id))
+        return set()
 
     def _see_swap(self, key: Key, operation_id: str) -> None:
         if key in self._running:
@@ -292,7 +298,8 @@ class Scheduler:
             until_ms = verdict.until_ms
             if self.tables.name(key[0]) is None:  # the defaults may not be its settings
                 until_ms = max(until_ms or 0, now + _UNKNOWN_TABLE_MS)
-            self.queue.put(key, verdict.score, self._since.pop(key, now), until_ms)
+            since_ms = self._since.pop(key, now)
+            self.queue.put(key, verdict.score, since_ms, until_ms, size_bytes=verdict.picked.size_bytes)
             self._decisions[key] = decision
         return decision
 

@@ -46,11 +46,20 @@ def test_a_held_partition_is_not_next() -> None:
     assert first is not None
     assert first.key == B
     assert (queue.held, queue.next_release_ms(), keys(queue)) == (2, 50, [B, C, A])
-    assert queue.release(49) == []
-    assert queue.release(50) == [C]
-    assert queue.release(100) == [A]
+    assert queue.release(49, 2) == []
+    assert queue.release(50, 2) == [C]
+    assert queue.release(100, 2) == [A]
     assert keys(queue) == [A, C, B]
     assert queue.next_release_ms() is None
+
+
+def test_partitions_are_released_some_at_a_time() -> None:
+    queue = PartitionQueue()
+    for number in range(5):
+        queue.put((1, str(number)), 1.0, 0, until_ms=10 + number)
+    assert [path for _, path in queue.release(100, 3)] == ["0", "1", "2"]
+    assert queue.next_release_ms() == 13
+    assert [path for _, path in queue.release(100, 3)] == ["3", "4"]
 
 
 steps = st.lists(
@@ -71,14 +80,15 @@ def test_order_is_that_of_a_sort(drawn: list[tuple[str, int, float, int, int | N
         if what == "put":
             since = entries[key][1] if key in entries else at
             entries[key] = (score, since, until)
-            queue.put(key, score, at, until)
+            queue.put(key, score, at, until, size_bytes=number)
         elif what == "drop":
             entries.pop(key, None)
             queue.drop(key)
         else:
             due = {k for k, (_, _, until_ms) in entries.items() if until_ms is not None and until_ms <= at}
-            assert set(queue.release(at)) == due
+            assert set(queue.release(at, 100)) == due
             entries |= {k: (entries[k][0], entries[k][1], None) for k in due}
+    assert queue.size_bytes == sum(int(path) for _, path in entries)
     found = {entry.key: (entry.score, entry.since_ms, entry.until_ms) for entry in queue}
     assert found == entries
     ready = [entry for entry in queue if entry.until_ms is None]

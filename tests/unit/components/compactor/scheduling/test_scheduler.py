@@ -225,14 +225,32 @@ async def test_a_table_that_can_not_be_read_is_not_compacted() -> None:
 
 async def test_new_settings_of_a_large_table_are_applied_in_steps() -> None:
     lake = Lake(min_inputs=2)
-    lake.change(new=[lake.new(MIB, f"d={number % 700}") for number in range(2_100)])
+    lake.change(new=[lake.new(MIB, f"d={number % 70}") for number in range(210)])
     scheduler = await following(lake)
-    assert len(scheduler.queue) == 700
+    assert scheduler.waiting() == (70, 210 * MIB)
     lake.create(1, enabled="false")
     scheduler.introduce(*lake.tables[1])
-    assert (len(scheduler.queue), scheduler.wakes_at()) == (200, lake.clock.now_ms())
+    assert (scheduler.waiting(), scheduler.has_undecided()) == ((20, 60 * MIB), True)
     assert scheduler.take() is None
-    assert (len(scheduler.queue), scheduler.wakes_at()) == (0, None)
+    assert (scheduler.waiting(), scheduler.has_undecided()) == ((0, 0), False)
+
+
+async def test_partitions_whose_time_has_come_together_are_decided_in_steps() -> None:
+    lake = Lake(min_inputs=2, min_age="4s")
+    scheduler = await following(lake)
+    scheduler.apply(lake.change(new=[lake.new(MIB, f"d={number % 120}") for number in range(360)]))
+    wakes = scheduler.wakes_at()
+    assert wakes is not None
+    assert (scheduler.queue.held, scheduler.has_undecided()) == (120, False)
+    lake.clock.advance(wakes - lake.clock.now_ms())
+    assert scheduler.has_undecided()
+    taken(scheduler)
+    assert scheduler.queue.held == 70, "a job may begin before all are decided"
+    steps = 0
+    while scheduler.has_undecided():
+        assert scheduler.take() is None
+        steps += 1
+    assert (steps, scheduler.queue.held, len(scheduler.queue)) == (2, 0, 119)
 
 
 async def test_a_decision_by_age_alone() -> None:
