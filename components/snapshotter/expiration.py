@@ -5,7 +5,7 @@ Can be interrupted at any point and run in several processes: the next run finds
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from components.lib.lake.iceberg import IcebergTables
@@ -58,10 +58,8 @@ class SnapshotExpiration:
 
     async def _release(self, table: LakeTable, policy: SnapshotPolicy) -> list[int]:
         """Releases expired snapshots whose grace period is over."""
-        over = self._clock.now_ms() - policy.grace_ms
-        rows = [
-            row for row in await snapshot_rows(self._store, table.id) if awaits_release(row) and row.updated_at <= over
-        ]
+        now_ms = self._clock.now_ms()
+        rows = [row for row in await snapshot_rows(self._store, table.id) if _is_released(row, policy, now_ms)]
         if not rows:
             return []
         unreferenced = await self._call(partial(release, self._tables, table, [row.id for row in rows]))
@@ -70,6 +68,19 @@ class SnapshotExpiration:
         for row in rows:
             await self._store.update_snapshot(row.id, _expired(row, reason=row.reason, released=True))
         return [row.id for row in rows]
+
+
+def anything_due(rows: Iterable[TableSnapshot], policy: SnapshotPolicy, now_ms: int) -> bool:
+    """Returns whether `expire` would change anything, by these rows of one table."""
+    listed = list(rows)
+    return any(_is_released(row, policy, now_ms) for row in listed) or any(
+        decision.remove for decision in decide_snapshots(listed, policy, now_ms)
+    )
+
+
+def _is_released(row: TableSnapshot, policy: SnapshotPolicy, now_ms: int) -> bool:
+    """Whether it is expired, and its grace period is over."""
+    return awaits_release(row) and row.updated_at <= now_ms - policy.grace_ms
 
 
 async def table_policy(store: MetadataStore, table: LakeTable, defaults: SnapshotPolicy) -> SnapshotPolicy:

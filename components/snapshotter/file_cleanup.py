@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -41,6 +41,11 @@ _BATCH = 50_000
 """Files to decide about together: the manifests are read once per batch."""
 
 
+class _CatalogScan(msgspec.Struct, frozen=True):
+    known: frozenset[int]  # ids of the tables in the Iceberg catalog
+    unreadable: frozenset[Identifier]
+
+
 class FileCleanup:
     """`defaults` is the policy of tables without properties of their own, `updater` the name of the Iceberg updater."""
 
@@ -63,6 +68,7 @@ class FileCleanup:
         self._defaults = defaults or SnapshotPolicy()
         self._updater = updater
         self._owner = f"{OWNER}-{secrets.token_hex(8)}"
+        self._scanned: _CatalogScan | None = None
 
     async def clean(
         self, table_id: int | None = None, *, dry_run: bool = False, removed_before: int | None = None
@@ -72,6 +78,7 @@ class FileCleanup:
         A table that fails keeps all of its files, and its report names the problem; the other tables are cleaned.
         """
         reports: dict[int, RetentionReport] = {}
+        self._scanned = None
         async for owner, files in self._awaiting(table_id, removed_before):
             table = await self._store.get_table_by_id(owner)
             name = f"table {owner}" if table is None else full_name(table)
@@ -136,14 +143,10 @@ class FileCleanup:
         if all(not decision.remove for decision in decide()):
             return decide()
 
-        def scan() -> tuple[Collection[int], Collection[Identifier]]:
-            self._tables.forget()
-            return self._tables.names(), self._tables.unreadable
-
-        known, unreadable = await self._call(scan)
-        if table_id in known:
+        scan = await self._scan()
+        if table_id in scan.known:
             return decide(behind="the table was dropped, but is still in the Iceberg catalog")
-        for identifier in unreadable:
+        for identifier in scan.unreadable:
             *namespace, name = identifier
             if await self._store.get_table(".".join(namespace), name) is None:
                 shown = ".".join(identifier)
@@ -151,6 +154,17 @@ class FileCleanup:
                     behind=f"{shown} in the Iceberg catalog cannot be read and may be this table: drop it there"
                 )
         return decide()
+
+    async def _scan(self) -> _CatalogScan:
+        """Scans the catalog once per `clean`: a dropped table does not come back to it under its id."""
+
+        def scan() -> _CatalogScan:
+            self._tables.forget()
+            return _CatalogScan(frozenset(self._tables.names()), self._tables.unreadable)
+
+        if self._scanned is None:
+            self._scanned = await self._call(scan)
+        return self._scanned
 
     async def _delete(self, table_id: int, decisions: Sequence[RetentionDecision]) -> list[RetentionDecision]:
         """Claims the files first: a claimed file cannot be restored, and a restored one cannot be claimed."""

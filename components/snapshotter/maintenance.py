@@ -14,11 +14,11 @@ from components.lib.lake.registration.upload_intents import warn_if_not_cleaned
 from components.lib.lake.storage.objects import Objects
 from components.lib.lake.table_lookup import full_name
 from components.lib.problem_tracker import ProblemTracker
-from components.snapshotter.expiration import SnapshotExpiration
+from components.snapshotter.expiration import SnapshotExpiration, anything_due
 from components.snapshotter.file_cleanup import FileCleanup
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.snapshot_requests import BlockingCall
-from components.snapshotter.table_state import TableStates, awaits_release
+from components.snapshotter.table_state import TableStates
 from registry.errors import RegistryError
 
 log = structlog.get_logger(__name__)
@@ -44,8 +44,10 @@ class SnapshotMaintenance:
         policy = self._settings.policy
         expiration = SnapshotExpiration(self._store, tables, call, self._clock, policy)
         for table_id, state in states:
-            if state.policy.expires or any(awaits_release(row) for row in state.rows.values()):
+            if anything_due(state.rows.values(), state.policy, self._clock.now_ms()):
                 await self._attempt("expiration", partial(self._expire, expiration, table_id), table_id)
+            else:
+                self._problems.worked(("expiration", table_id))
         cleanup = FileCleanup(
             self._store,
             tables,

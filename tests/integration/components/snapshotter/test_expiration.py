@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -234,6 +234,28 @@ async def test_files_of_a_purged_table_are_deleted_after_its_iceberg_table(lake:
     (report,) = await maintenance.clean()
     assert (report.table, len(report.removed)) == (f"table {table.id}", 1)
     assert there(files) == [False]
+
+
+async def test_one_scan_of_the_catalog_serves_all_dropped_tables(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for name in ("orders", "returns", "invoices"):
+        table = await lake.create(name)
+        files += await lake.insert(table, 1)
+        await lake.update()
+        await lake.drop(table, purge=True)
+    await lake.update()
+    lake.clock.advance(HOUR)
+    scans: list[int] = []
+    scan = lake.tables._scan
+
+    def counted() -> Iterator[tuple[int, tuple[str, ...]]]:
+        scans.append(1)
+        return scan()
+
+    monkeypatch.setattr(lake.tables, "_scan", counted)
+    assert len(await maintenance_of(lake).clean()) == 3
+    assert there(files) == [False] * 3
+    assert len(scans) == 1
 
 
 async def test_an_invalid_policy_deletes_nothing(lake: Lake) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from components.snapshotter.expiration import anything_due
 from components.snapshotter.policy import DAY_MS, SnapshotPolicy
 from components.snapshotter.retention import decide_files, decide_snapshots
 from tests.unit.components.snapshotter.rows import awaiting, snapshot
@@ -40,6 +41,16 @@ def test_held_and_named() -> None:
 def test_only_created_snapshots_count() -> None:
     rows = [*ROWS, snapshot(6, "requested"), snapshot(7, "failed"), snapshot(8, "expired")]
     assert len(decide_snapshots(rows, SnapshotPolicy(keep=1), NOW)) == len(ROWS)
+
+
+def test_whether_anything_is_due() -> None:
+    assert anything_due(ROWS, SnapshotPolicy(keep=4), NOW)
+    assert not anything_due(ROWS, SnapshotPolicy(keep=5), NOW)
+    assert not anything_due(ROWS, SnapshotPolicy(), NOW)
+    grace = SnapshotPolicy(grace_ms=DAY)
+    assert anything_due([snapshot(6, "expired", at=4 * DAY)], grace, NOW)
+    assert not anything_due([snapshot(6, "expired", at=4 * DAY + 1)], grace, NOW), "readers may still use it"
+    assert not anything_due([snapshot(6, "expired", manifest_list=None)], grace, NOW), "it is released"
 
 
 def test_each_decision_has_a_reason() -> None:
