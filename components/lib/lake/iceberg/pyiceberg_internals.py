@@ -50,7 +50,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Record, StructProtocol
 from pyiceberg.types import IcebergType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
 from components.lib.varint import encode_signed
@@ -190,6 +190,18 @@ class EngineSqlCatalog(SqlCatalog):
         MetastoreCatalog.__init__(self, name, **{**properties, "init_catalog_tables": "false"})
         self.engine = engine
         self._init_catalog()
+
+    def pointers(self) -> list[tuple[tuple[str, ...], str]]:
+        """Returns the identifier and the metadata file of every table, in one query."""
+        statement = select(CatalogRow.table_namespace, CatalogRow.table_name, CatalogRow.metadata_location).where(
+            CatalogRow.catalog_name == self.name
+        )
+        with Session(self.engine) as session:
+            return [
+                ((*Catalog.identifier_to_tuple(namespace), name), location)
+                for namespace, name, location in session.execute(statement)
+                if location is not None
+            ]
 
     def next_metadata_location(self, table: Table, metadata: TableMetadata) -> str:
         version = self._parse_metadata_version(table.metadata_location) + 1

@@ -46,6 +46,7 @@ from components.lib.lake.iceberg.errors import (
 from components.lib.lake.iceberg.pyiceberg_internals import commit
 from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
+from components.lib.lake.iceberg.table_owners import TableOwners
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.storage.table_places import own_files
 from components.lib.lake.table_lookup import TableName, full_name
@@ -92,6 +93,7 @@ class IcebergTables:
             )
         self.catalog = catalog
         self._identity = identity
+        self._owners = TableOwners(identity, catalog.properties)
         self._loaded: OrderedDict[int, Table] = OrderedDict()  # most recently used last
         self._names: dict[int, Identifier] | None = None
         self._heads: dict[
@@ -112,6 +114,7 @@ class IcebergTables:
         self._retired = True
         successor = IcebergTables(self.catalog, self._identity)
         successor.claimed = self.claimed
+        successor._owners = self._owners
         return successor
 
     def responds(self) -> bool:
@@ -177,9 +180,7 @@ class IcebergTables:
     def owner(self, identifier: Identifier) -> int | None:
         """Which of the registry's tables the catalog has under this name; None if it is none of them."""
         found = self._load(identifier)
-        if found is None or TABLE_ID not in found.metadata.properties or not self._is_ours(found):
-            return None
-        return int(found.metadata.properties[TABLE_ID])
+        return None if found is None else self._owners.of(found.metadata.properties)
 
     def ensure(
         self,
@@ -204,7 +205,7 @@ class IcebergTables:
             found, create = None, True
         if found is not None:
             return found
-        former = self.names().get(table.id)
+        former = None if new else self.names().get(table.id)
         if former is not None and former != identifier_of(table):
             renamed = self._rename(former, table)
             if renamed is not None:
@@ -348,7 +349,7 @@ class IcebergTables:
         self._remember(table)
 
     def names(self) -> dict[int, Identifier]:
-        """Returns the catalog's names of the registry's tables. The first call loads every table."""
+        """Returns the catalog's names of the registry's tables. The first call reads every table's properties."""
         if self._names is None:
             self._names = dict(self._scan())
         return self._names
@@ -384,16 +385,32 @@ class IcebergTables:
     def _scan(self) -> Iterator[tuple[int, Identifier]]:
         """Skips tables that cannot be read, and remembers them: they must not block the others."""
         self._unreadable = set()
-        for namespace in with_mapped_errors(lambda: list(self._namespaces(()))):
-            for identifier in with_mapped_errors(lambda name=namespace: self._list(name)):  # type: ignore[misc]
-                try:
-                    found = self._load(identifier)
-                except (BrokenTable, TableUnavailable) as problem:  # raised again by `load`
-                    self._unreadable.add(tuple(identifier))
-                    log.warning("Iceberg table could not be read", table=".".join(identifier), problem=str(problem))
-                    continue
-                if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
-                    yield int(found.metadata.properties[TABLE_ID]), tuple(identifier)
+        for identifier, location in with_mapped_errors(lambda: list(self._listed())):
+            try:
+                owner = self._owner_by(identifier, location)
+            except (BrokenTable, TableUnavailable) as problem:  # raised again by `load`
+                self._unreadable.add(identifier)
+                log.warning("Iceberg table could not be read", table=".".join(identifier), problem=str(problem))
+                continue
+            if owner is not None:
+                yield owner, identifier
+
+    def _listed(self) -> Iterator[tuple[Identifier, str | None]]:
+        """Yields all tables, with their metadata files if the catalog is the registry's."""
+        if isinstance(self.catalog, RegistryCatalog):
+            pointers = self.catalog.pointers()
+            self._owners.keep_only([location for _, location in pointers])
+            yield from pointers
+            return
+        for namespace in self._namespaces(()):
+            for identifier in self._list(namespace):
+                yield tuple(identifier), None
+
+    def _owner_by(self, identifier: Identifier, location: str | None) -> int | None:
+        if location is not None:
+            with suppress(Exception):  # it may have been replaced and deleted meanwhile: the table is loaded
+                return self._owners.read(location)
+        return self.owner(identifier)
 
     def _list(self, namespace: Identifier) -> list[Identifier]:
         try:

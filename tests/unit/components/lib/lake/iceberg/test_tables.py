@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import msgspec
 import pytest
+from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
@@ -161,3 +163,44 @@ def test_dropping_the_last_table_drops_its_namespace(tables: IcebergTables, tabl
     assert tables.load(table) is None
     assert not tables.catalog.list_namespaces()
     assert not tables.drop(7)
+
+
+def test_the_names_of_all_tables_are_read_without_loading_them(
+    tables: IcebergTables, other: IcebergTables, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = [named(f"t{number}", warehouse, number) for number in range(1, 4)]
+    for table in placed:
+        tables.ensure(msgspec.structs.replace(table, location=f"{table.location}-{table.id}"), PLAIN, new=True)
+    read: list[str] = []
+    storage = other._owners._storage
+
+    def reads(location: str) -> FileIO:
+        read.append(location)
+        return storage(location)
+
+    monkeypatch.setattr(other._owners, "_storage", reads)
+    monkeypatch.setattr(other.catalog, "load_table", lambda _: pytest.fail("the whole table was loaded"))
+    assert other.names() == {number: ("shop", f"t{number}") for number in range(1, 4)}
+    assert len(read) == 3
+    tables.commit(placed[0], lambda draft: draft.set_properties({"a": "b"}))
+    other.forget()
+    assert other.names().keys() == {1, 2, 3}
+    assert len(read) == 4, "only the metadata file that is new"
+
+
+def test_a_new_table_is_created_without_a_look_at_the_others(
+    tables: IcebergTables, table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_scan", lambda: pytest.fail("the catalog was scanned"))
+    assert tables.ensure(table, PLAIN, new=True).name() == ("shop", "orders")
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b'{"format-version": 2}'])
+def test_a_file_that_is_no_metadata_does_not_tell_an_owner(
+    tables: IcebergTables, table: LakeTable, content: bytes
+) -> None:
+    metadata = Path(unquote(urlparse(tables.ensure(table, PLAIN).metadata_location).path))
+    metadata.write_bytes(content)
+    tables.forget()
+    assert tables.names() == {}
+    assert tables.unreadable == {("shop", "orders")}
