@@ -13,7 +13,7 @@ Common to all verbs:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
@@ -822,8 +822,10 @@ class MetadataStore(
         """Returns a position at or above every commit acknowledged before this call, to pass as ``at_least``."""
         ...
 
-    def consistent_read(self) -> AbstractAsyncContextManager[ConsistentRead]:
-        """Holds a snapshot open during the block. Does not block writers."""
+    def consistent_read(self, tables: Iterable[str] = ()) -> AbstractAsyncContextManager[ConsistentRead]:
+        """Holds a snapshot open during the block. Does not block writers, except for TRUNCATE of one of `tables` until
+        the block ends: PostgreSQL empties a truncated table in earlier snapshots too.
+        """
         ...
 
     def load(self) -> AbstractAsyncContextManager[BulkLoad]:

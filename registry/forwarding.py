@@ -6,7 +6,7 @@ Every verb is written out, so that mypy and a test fail when the contract gains 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from registry.contract import PAGE, BulkLoad, ConsistentRead, MetadataStore
@@ -563,8 +563,8 @@ class ForwardingStore(MetadataStore):
     async def position(self) -> Position:
         return await self.inner.position()
 
-    def consistent_read(self) -> AbstractAsyncContextManager[ConsistentRead]:
-        return self.inner.consistent_read()
+    def consistent_read(self, tables: Iterable[str] = ()) -> AbstractAsyncContextManager[ConsistentRead]:
+        return self.inner.consistent_read(tables)
 
     def load(self) -> AbstractAsyncContextManager[BulkLoad]:
         return self.inner.load()

@@ -74,7 +74,8 @@ class Refresh:
         lane, context, clock = self._lane, self._lane.context, self._lane.clock
         limit = asyncio.timeout(_SNAPSHOT_WITHIN_S)
         try:
-            async with limit, snapshot_after(context.store, context.recent(), clock) as (snapshot, refreshed):
+            taking = snapshot_after(context.store, lane.tables, context.recent(), clock)
+            async with limit, taking as (snapshot, refreshed):
                 limit.reschedule(None)
                 while not context.may_deliver():
                     await clock.sleep(LEADERSHIP_POLL_S)

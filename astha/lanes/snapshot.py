@@ -46,9 +46,10 @@ class RefreshedSnapshot(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def snapshot_after(
-    store: MetadataStore, seen: Iterable[Commit], clock: LoopClock
+    store: MetadataStore, tables: frozenset[str], seen: Iterable[Commit], clock: LoopClock
 ) -> AsyncIterator[tuple[ConsistentRead, RefreshedSnapshot]]:
-    """Opens a snapshot that contains every commit in `seen`. Raises `Unavailable` if there is none within a minute.
+    """Opens a snapshot of these tables that contains every commit in `seen`. Raises `Unavailable` if there is none
+    within a minute.
 
     On PostgreSQL a commit reaches the stream a moment before it becomes visible to others (longer, if the writer
     waits for a synchronous standby), so a snapshot may lack a transaction that was delivered. Then another is taken.
@@ -56,7 +57,7 @@ async def snapshot_after(
     missing = list(seen)
     deadline = clock.monotonic() + _VISIBLE_WITHIN_S
     while True:
-        async with store.consistent_read() as read:
+        async with store.consistent_read(tables) as read:
             visibility = read.visibility
             missing = [commit for commit in missing if not visibility.contains(commit.transaction, commit.position)]
             if not missing:

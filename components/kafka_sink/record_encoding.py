@@ -12,6 +12,8 @@ from functools import lru_cache
 
 from components.lib.varint import encode_signed
 
+_word, _each_word = struct.Struct("<I").unpack_from, struct.Struct("<I").iter_unpack
+
 NO_HEADERS = b"\0"
 _NULL = b"\1"  # a length of -1
 _SEED, _FACTOR, _BITS_32 = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
@@ -45,16 +47,25 @@ def partition_index(key: bytes, partitions: int) -> int:
     """Returns the index among so many partitions, as all of Kafka's clients choose it: murmur2 of the key."""
     length = len(key)
     rest = length & 3
-    state = (_SEED ^ length) & _BITS_32
-    for word in _words(length >> 2).unpack_from(key):
-        word = word * _FACTOR & _BITS_32
-        state = (state * _FACTOR & _BITS_32) ^ ((word ^ word >> 24) * _FACTOR & _BITS_32)
+    last = length - rest - 4
+    if last >= 0:
+        word: int = _word(key, last)[0] * _FACTOR & _BITS_32
+        state = (_hash_words(length, key[:last]) * _FACTOR ^ (word ^ word >> 24) * _FACTOR) & _BITS_32
+    else:
+        state = _SEED ^ length
     if rest:
         state = (state ^ int.from_bytes(key[length - rest :], "little")) * _FACTOR & _BITS_32
     state = (state ^ state >> 13) * _FACTOR & _BITS_32
     return ((state ^ state >> 15) & 0x7FFFFFFF) % partitions
 
 
-@lru_cache(maxsize=256)
-def _words(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}I")
+@lru_cache(maxsize=1 << 12)
+def _hash_words(length: int, words: bytes) -> int:
+    """Returns the state of murmur2 behind these words of a key of that length. Cached, because the keys of a table
+    begin alike, and often differ only in their last word.
+    """
+    state = _SEED ^ length
+    for (word,) in _each_word(words):
+        word = word * _FACTOR & _BITS_32
+        state = (state * _FACTOR ^ (word ^ word >> 24) * _FACTOR) & _BITS_32
+    return state

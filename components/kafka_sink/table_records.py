@@ -20,6 +20,7 @@ from components.lib.varint import encode_signed
 _BEGIN = -1
 _END = 1 << 62
 _READ = "READ"
+_UPDATE, _DELETE = Operation.UPDATE, Operation.DELETE  # an attribute of an enumeration is slow
 
 
 class _Headers(msgspec.Struct, frozen=True, gc=False):
@@ -99,7 +100,7 @@ class TableRecords:
 
     def send_tombstones(self, table: str, keys: Sequence[bytes], origin: Origin, position: Position) -> None:
         self._outbox.extend()
-        route = self._route(table, Operation.DELETE)
+        route = self._route(table, _DELETE)
         headers = _joined(route.headers, b"", self._tail(origin, position, *self._trace(None)), ())
         for key in keys:
             message = self._format.tombstone(key)
@@ -121,7 +122,7 @@ class TableRecords:
         if markers:
             self._send_marker((position, _BEGIN, 0), "BEGIN", name, Counter(), now_ms, trace)
         for event in events:
-            if event.operation is Operation.UPDATE:
+            if event.operation is _UPDATE:
                 number = 0
                 for part in split_key_change(event):
                     number = self._send_event(part, number, origin, tail, now_ms)
@@ -140,7 +141,7 @@ class TableRecords:
         if not self._outbox.knows(record):
             headers = _joined(route.headers, _index_header(event.index), tail, message.headers)
             self._send(record, route.topic, table, message, headers)
-        if operation is not Operation.DELETE:
+        if operation is not _DELETE:
             return number + 1
         record = (event.commit.position, event.index, number + 1)
         if not self._outbox.knows(record):

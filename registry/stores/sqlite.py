@@ -8,7 +8,7 @@ number to the change log.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from sqlalchemy import Column, FromClause, Table, bindparam, column, func, select
@@ -130,7 +130,7 @@ class SqliteStore(
             return Position((await connection.exec_driver_sql(_LAST_CHANGE)).scalar_one())
 
     @asynccontextmanager
-    async def consistent_read(self) -> AsyncIterator[SqlConsistentRead]:
+    async def consistent_read(self, tables: Iterable[str] = ()) -> AsyncIterator[SqlConsistentRead]:
         async with self._autocommit() as connection:
             await connection.exec_driver_sql("BEGIN")  # the first read fixes the snapshot
             last = (await connection.exec_driver_sql(_LAST_CHANGE)).scalar_one()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -28,6 +28,6 @@ class IdentityStore:
         self.identities[name] = identity
 
     @asynccontextmanager
-    async def consistent_read(self) -> AsyncIterator[ConsistentRead]:
+    async def consistent_read(self, tables: Iterable[str] = ()) -> AsyncIterator[ConsistentRead]:
         self.reads += 1
         yield cast("ConsistentRead", self)

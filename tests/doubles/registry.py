@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -55,7 +55,7 @@ class SmallRegistry(FakeRegistry):
         return self.last
 
     @asynccontextmanager
-    async def consistent_read(self) -> AsyncIterator[ConsistentRead]:
+    async def consistent_read(self, tables: Iterable[str] = ()) -> AsyncIterator[ConsistentRead]:
         self._answer()
         seen = self.last
         if self.invisible:

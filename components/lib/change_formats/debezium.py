@@ -20,6 +20,7 @@ from registry.position import Position
 
 CONNECTOR = "astha"
 
+_INSERT, _UPDATE = Operation.INSERT, Operation.UPDATE  # an attribute of an enumeration is slow
 _encode = msgspec.json.Encoder().encode  # of a row: JSON columns stay text, as io.debezium.data.Json has it
 
 
@@ -56,13 +57,15 @@ class DebeziumFormat:
     def change(self, event: Event[Row], origin: Origin, now_ms: int) -> Message:
         row, operation, index = event.data, event.operation, event.index
         kind = type(row)
-        table = self._table_parts(kind, origin)
+        table = self._tables.get(kind) if origin is self._origin else None
+        if table is None:
+            table = self._table_parts(kind, origin)
         commit = self._commit
         if commit is None or commit.commit is not event.commit:
             commit = self._begin_commit(event.commit, origin)
-        if operation is Operation.INSERT:
+        if operation is _INSERT:
             before, after, op = b"null", _encode(row), b"c"
-        elif operation is Operation.UPDATE:
+        elif operation is _UPDATE:
             before, after, op = _encode(event.before), _encode(row), b"u"
         else:
             before, after, op = _encode(row), b"null", b"d"

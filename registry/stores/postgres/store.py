@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 from uuid import uuid4
@@ -331,9 +331,12 @@ class PostgresStore(
             return Position(lsn.scalar_one())
 
     @asynccontextmanager
-    async def consistent_read(self) -> AsyncIterator[SqlConsistentRead]:
+    async def consistent_read(self, tables: Iterable[str] = ()) -> AsyncIterator[SqlConsistentRead]:
         async with self._autocommit() as connection:
             await connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if locked := ", ".join(sorted(tables)):
+                # Before the snapshot, which the first query takes: TRUNCATE is not MVCC-safe, says PostgreSQL's manual.
+                await connection.exec_driver_sql(f"LOCK TABLE {locked} IN ACCESS SHARE MODE")
             # A standby's snapshot lists no running transactions: it would seem to contain everything.
             query = "SELECT pg_current_snapshot()::text WHERE NOT pg_is_in_recovery()"
             found = (await connection.exec_driver_sql(query)).scalar_one_or_none()

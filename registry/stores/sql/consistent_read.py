@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -78,7 +78,7 @@ class SqlReadAndLoad(SqlBase):
     async def position(self) -> Position: ...
 
     @abc.abstractmethod
-    def consistent_read(self) -> AbstractAsyncContextManager[SqlConsistentRead]: ...
+    def consistent_read(self, tables: Iterable[str] = ()) -> AbstractAsyncContextManager[SqlConsistentRead]: ...
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[SqlBulkLoad]:

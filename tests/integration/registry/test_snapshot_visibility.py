@@ -9,6 +9,7 @@ import psycopg
 from registry.models import Partition, Segment
 from registry.position import Position
 from tests.fixtures.stores import OpenStore
+from tests.waiting import eventually
 
 ANY = Position(0)  # PostgreSQL's visibility ignores positions
 
@@ -46,6 +47,52 @@ async def test_transactions_before_during_and_after_the_snapshot(postgres_url: s
             assert contained == [True, False, True, False]
         async with store.consistent_read() as read:
             assert all(read.visibility.contains(xid, ANY) for xid in (before, running, other, after))
+
+
+async def _wait_for_lock(url: str) -> None:
+    """Returns when a session of this database waits for a lock."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as watcher:
+
+        async def waits() -> bool:
+            return await (await watcher.execute(query)).fetchone() == (1,)
+
+        await eventually(waits, "a session that waits for a lock")
+
+
+async def test_a_truncation_waits_until_its_table_is_read(postgres_url: str, opened: OpenStore) -> None:
+    """PostgreSQL would empty the table in this snapshot too, which does not contain the TRUNCATE."""
+    store = await opened(postgres_url)
+    await store.create_topic("orders", 1)
+
+    async def truncate() -> None:
+        async with await psycopg.AsyncConnection.connect(postgres_url) as writer:
+            await writer.execute("TRUNCATE topics CASCADE")
+
+    async with store.consistent_read([Partition.table]) as read:
+        truncating = asyncio.create_task(truncate())
+        await _wait_for_lock(postgres_url)
+        assert await read.count(Partition) == 1
+    await truncating
+    async with store.consistent_read([Partition.table]) as read:
+        assert await read.count(Partition) == 0
+
+
+async def test_a_snapshot_that_waited_for_a_truncation_contains_it(postgres_url: str, opened: OpenStore) -> None:
+    store = await opened(postgres_url)
+    await store.create_topic("orders", 1)
+
+    async def contains(xid: int) -> tuple[bool, int]:
+        async with store.consistent_read([Partition.table]) as read:
+            return read.visibility.contains(xid, ANY), await read.count(Partition)
+
+    async with await psycopg.AsyncConnection.connect(postgres_url) as writer:
+        xid = await _moved(writer, 1)
+        await writer.execute("TRUNCATE partitions CASCADE")
+        reading = asyncio.create_task(contains(xid))
+        await _wait_for_lock(postgres_url)
+        await writer.commit()
+    assert await reading == (True, 0)
 
 
 async def test_visibility_equals_the_rows_under_concurrent_writers(postgres_url: str, opened: OpenStore) -> None:

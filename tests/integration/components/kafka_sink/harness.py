@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ class FakeStore:
         self.identities: dict[str, str] = {}
 
     @asynccontextmanager
-    async def consistent_read(self) -> AsyncIterator[ConsistentRead]:
+    async def consistent_read(self, tables: Iterable[str] = ()) -> AsyncIterator[ConsistentRead]:
         yield self.registry.snapshot()
 
     async def get_source_identity(self, name: str) -> SourceIdentity | None:

@@ -73,7 +73,7 @@ async def test_a_commit_that_never_becomes_visible_is_an_error_not_a_hang() -> N
     registry.invisible = 1_000_000
 
     async def ask() -> None:
-        async with snapshot_after(registry.store, [transaction.commit], clock):
+        async with snapshot_after(registry.store, frozenset(), [transaction.commit], clock):
             raise AssertionError("it does not contain it")
 
     asking = asyncio.create_task(ask())

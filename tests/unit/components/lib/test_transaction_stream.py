@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -134,7 +134,7 @@ async def test_a_heartbeat_that_began_before_a_refresh_is_not_sent() -> None:
     original = store.consistent_read
 
     @asynccontextmanager
-    async def refreshing() -> AsyncIterator[ConsistentRead]:
+    async def refreshing(tables: Iterable[str] = ()) -> AsyncIterator[ConsistentRead]:
         async with original() as snapshot:
             stream.resume_at(Position(200), 7)
             stream.history_begun(await stream.begin_history("a refresh"))
