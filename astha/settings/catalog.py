@@ -79,6 +79,12 @@ class CatalogSettings(HttpSettings):
     concurrent_commits: int = Field(
         16, ge=1, description="Commits that are worked on at once; others wait, those to one table in their order."
     )
+    max_bodies_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1,
+        description="Bytes of all request bodies that are in memory at once; a request that finds no room within ten "
+        "seconds gets 503.",
+    )
 
     @field_validator("clients", mode="before")
     @classmethod

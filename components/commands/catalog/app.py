@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 
 from astha.listener.connections import Connections
+from components.commands.catalog.body_limit import LARGEST, BodyLimit
 from components.commands.catalog.error_mapping import catalog_error
 from components.commands.catalog.errors import (
     BadRequest,
@@ -29,14 +30,15 @@ from components.commands.catalog.service import CatalogService
 
 log = structlog.get_logger(__name__)
 
-_MAX_REQUEST_BYTES = 16 * 1024 * 1024
-
 
 class Catalog:
     """Handles requests. `config` is what a client gets with each table, such as credentials of the storage."""
 
-    def __init__(self, service: CatalogService, access: CatalogAccess, config: Mapping[str, str]) -> None:
+    def __init__(
+        self, service: CatalogService, access: CatalogAccess, bodies: BodyLimit, config: Mapping[str, str]
+    ) -> None:
         self._access = access
+        self._bodies = bodies
         self.metrics = CatalogMetrics()
         self.connections: Connections | None = None
         responses = TableResponses(config)
@@ -48,7 +50,7 @@ class Catalog:
         self._routes: list[Route] = [*served, *OperationRoutes(service.store, self.metrics, served).routes()]
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard], client_max_size=_MAX_REQUEST_BYTES)
+        app = web.Application(middlewares=[self._guard], client_max_size=LARGEST)
         for route in self._routes:
             self._access.require_declared(route.method, route.path)
             app.router.add_route(route.method, route.path, route.handler)
@@ -72,8 +74,10 @@ class Catalog:
 
     async def _with_protocol_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            await self._access.authorize(request)
-            return await handler(request)
+            self._access.identify(request)
+            async with self._bodies.hold(request):
+                await self._access.authorize(request)  # it may read the body
+                return await handler(request)
         except web.HTTPException as error:
             return error_response(_translated(error, request))
         except ConnectionError:

@@ -26,7 +26,7 @@ from components.lib.lake.engine_commits.commit_request import CommitRequest
 from components.lib.lake.engine_commits.iceberg_metadata import IcebergMetadata
 from components.lib.lake.engine_commits.manifest_lists import ManifestLists
 from components.lib.lake.engine_commits.metadata_builder import settable
-from components.lib.lake.engine_commits.metadata_file import metadata_file, own_log
+from components.lib.lake.engine_commits.metadata_file import MetadataFile, metadata_file, own_log
 from components.lib.lake.engine_commits.new_table import CreateRequest
 from components.lib.lake.engine_commits.snapshot_tags import require_kept_tags
 from components.lib.lake.engine_commits.table_change import TableChange as TableDifference
@@ -165,8 +165,7 @@ class CommitPreparation:
             moves=base is not None and base.metadata.location != metadata.location,
         )
         stamped = change.stamped(schema_version=versions.number, table_id=target.table_id, registry=identity)
-        file = await asyncio.to_thread(metadata_file, stamped, previous or target.expected)
-        await asyncio.to_thread(self._locations.require_writable, file.location, stamped.location)
+        file = await asyncio.to_thread(self._metadata_file, stamped, previous or target.expected)
         return PreparedCommit(
             table=table,
             base_location=target.expected,
@@ -176,6 +175,11 @@ class CommitPreparation:
             commit=catalog_commit(target, change, versions, file.location),
             file=file,
         )
+
+    def _metadata_file(self, metadata: IcebergMetadata, previous: str | None) -> MetadataFile:
+        file = metadata_file(metadata, previous)
+        self._locations.require_writable(file.location, metadata.location)
+        return file
 
     async def _current(self, table: TableIdentity) -> _Current | None:
         row = await self._store.get_catalog_table(NAME, *table)

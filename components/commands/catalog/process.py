@@ -20,6 +20,7 @@ from astha.systemd import Notifier
 from astha.tasks import cancel_and_wait
 from astha.telemetry import configure_logging
 from components.commands.catalog.app import Catalog
+from components.commands.catalog.body_limit import BodyLimit
 from components.commands.catalog.security.access import CatalogAccess
 from components.commands.catalog.service import open_service
 from components.lib.lake.iceberg.catalog import file_io_properties
@@ -78,7 +79,7 @@ async def running(settings: Settings) -> AsyncIterator[RunningCatalog]:
         stack.push_async_callback(store.close)
         service = await stack.enter_async_context(open_service(settings, store, clock))
         config = file_io_properties(settings.lake.s3) if settings.catalog.vend_credentials else {}
-        catalog = Catalog(service, access, config)
+        catalog = Catalog(service, access, BodyLimit(settings.catalog.max_bodies_bytes), config)
         listening = await bind(settings.catalog, GROUP)
         for sock in listening:
             stack.callback(sock.close)

@@ -144,6 +144,8 @@ SELECT topic, partition_id, why FROM refused
 """
 )
 
+CLAIMED_PATHS = text("SELECT path FROM upload_intents WHERE path = ANY(CAST(:paths AS text[]))")
+
 RECORD_INTENTS = PositionalStatement.of(
     """
 INSERT INTO upload_intents (path, purpose, owner, created_at)

@@ -49,6 +49,7 @@ from registry.stores.postgres.statements import (
     ADD_SEGMENTS,
     CHANGE_FILES,
     CHANGE_FILES_AND_OFFSETS,
+    CLAIMED_PATHS,
     DELETE_SEGMENTS,
     RECORD_INTENTS,
     RENEW_LEASES,
@@ -240,6 +241,10 @@ class PostgresStore(
         if change.operation == "external" and change.new:
             await self._require_unclaimed(connection, change)
         return added
+
+    async def _claimed(self, connection: AsyncConnection, change: FileChange) -> Sequence[str]:
+        paths = array_literal([draft.file_path for draft in change.new])
+        return (await connection.execute(CLAIMED_PATHS, {"paths": paths})).scalars().all()
 
     async def _change_in_one_statement(self, connection: AsyncConnection, change: FileChange) -> list[TableFile] | None:
         """Applies the change in one statement. Returns None, and writes nothing, if another writer changed these files.

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Column, ColumnElement, delete, insert, select, update
+from sqlalchemy import Column, ColumnElement, bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import validation
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.inputs import CatalogCommit, validate
-from registry.models import CatalogRequest, IcebergCommit, TableDeleteFile, TableFile
+from registry.models import CatalogRequest, TableDeleteFile, TableFile
 from registry.schema import (
     files_awaiting_deletion,
     iceberg_commits,
@@ -38,9 +38,22 @@ KEPT_COMMITS = 1_000
 PRUNE_EVERY = 64
 """One in so many commits prunes: chosen by the metadata file's name, which is random."""
 
-_COMMIT_COLUMNS = tuple(name for name in IcebergCommit.__struct_fields__ if name != "id")
 _DELETE_COLUMNS = tuple(name for name in TableDeleteFile.__struct_fields__ if name != "id")
 _tables = iceberg_tables.c
+
+# Built once: building a statement takes longer than executing it.
+_ADD_MARKER = insert(iceberg_commits).inline()
+_MOVE_POINTER = (
+    update(iceberg_tables)
+    .where(
+        _tables.catalog_name == bindparam("catalog"),
+        _tables.table_namespace == bindparam("namespace"),
+        _tables.table_name == bindparam("name"),
+        _tables.metadata_location == bindparam("expected"),
+        IS_TABLE,
+    )
+    .values(metadata_location=bindparam("new"), previous_metadata_location=bindparam("expected"))
+)
 
 
 class _Part(msgspec.Struct):
@@ -50,14 +63,24 @@ class _Part(msgspec.Struct):
     removed: list[TableFile]
     removed_deletes: list[TableDeleteFile]
 
-    def marker(self, now: int) -> tuple[object, ...]:
+    def marker(self, now: int) -> dict[str, object]:
         commit = self.commit
-        return (
-            commit.table_id, commit.snapshot_id, commit.parent_snapshot_id, commit.operation, commit.engine,
-            len(commit.added), len(self.removed),
-            sum(draft.row_count for draft in commit.added), sum(file.row_count for file in self.removed),
-            len(commit.deletes_added), len(self.removed_deletes), commit.location, now, now,
-        )  # fmt: skip
+        return {
+            "table_id": commit.table_id,
+            "snapshot_id": commit.snapshot_id,
+            "parent_snapshot_id": commit.parent_snapshot_id,
+            "operation": commit.operation,
+            "engine": commit.engine,
+            "added_files": len(commit.added),
+            "removed_files": len(self.removed),
+            "added_rows": sum(draft.row_count for draft in commit.added),
+            "removed_rows": sum(file.row_count for file in self.removed),
+            "added_delete_files": len(commit.deletes_added),
+            "removed_delete_files": len(self.removed_deletes),
+            "metadata_location": commit.location,
+            "created_at": now,
+            "updated_at": now,
+        }
 
     @property
     def change(self) -> FileChange:
@@ -92,7 +115,8 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
             for commit in ordered:
                 await self._create_or_lock(connection, commit, now)
             parts = [await self._read_removed(connection, commit) for commit in ordered]
-            await self._insert_many(connection, iceberg_commits, _COMMIT_COLUMNS, [part.marker(now) for part in parts])
+            for part in parts:
+                await connection.execute(_ADD_MARKER, part.marker(now))
             for part in parts:
                 await self._write_part(connection, part, now)
             await self._prune(connection, ordered, now)
@@ -168,12 +192,14 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
             except AlreadyExists:
                 raise AlreadyExists(f"table {shown} exists") from None
             return
-        moved = (
-            update(iceberg_tables)
-            .where(*key, IS_TABLE, _tables.metadata_location == commit.expected)
-            .values(metadata_location=commit.location, previous_metadata_location=commit.expected)
-        )
-        if (await connection.execute(moved)).rowcount:
+        values = {
+            "catalog": commit.catalog,
+            "namespace": commit.namespace,
+            "name": commit.name,
+            "expected": commit.expected,
+            "new": commit.location,
+        }
+        if (await connection.execute(_MOVE_POINTER, values)).rowcount:
             return
         found = (await connection.execute(select(_tables.metadata_location).where(*key, IS_TABLE))).first()
         if found is None:

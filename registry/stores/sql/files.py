@@ -298,14 +298,18 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         """Call it after the new files are off the list of files awaiting deletion: a cleaner that was faster has
         recorded an upload intent for what it claimed, and may be deleting it.
         """
-        claimed = select(upload_intents.c.path).where(upload_intents.c.path.in_(self._new_paths(change)))
-        paths = sorted((await connection.execute(claimed)).scalars())
+        paths = sorted(await self._claimed(connection, change))
         if paths:
             raise Conflict(
                 f"files of table {change.table_id} can't be added, they may be deleted right now: "
                 f"{_first_paths(paths)}",
                 paths,
             )
+
+    async def _claimed(self, connection: AsyncConnection, change: FileChange) -> Sequence[str]:
+        """Returns the paths of new files that have an upload intent."""
+        claimed = select(upload_intents.c.path).where(upload_intents.c.path.in_(self._new_paths(change)))
+        return (await connection.execute(claimed)).scalars().all()
 
     async def _end_compaction(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
         """Marks the compaction done in the swap's transaction, so that a crash can't leave the journal wrong."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Select, delete, select, union
+from sqlalchemy import CompoundSelect, Select, bindparam, delete, select, union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import validation
@@ -21,6 +21,12 @@ _tables, _properties = iceberg_tables.c, iceberg_namespace_properties.c
 IS_TABLE = _tables.iceberg_type.is_(None) | (_tables.iceberg_type == "TABLE")
 """Older catalogs leave the type out; others keep their views in the same table."""
 
+_GET_TABLE = select_rows(CatalogTable).where(
+    _tables.catalog_name == bindparam("catalog"),
+    _tables.table_namespace == bindparam("namespace"),
+    _tables.table_name == bindparam("name"),
+    IS_TABLE,
+)
 
 _EXISTS = "exists"
 """The property of a namespace without others. PyIceberg's SQL catalog and Iceberg's JDBC catalog write it, too."""
@@ -29,10 +35,7 @@ _EXISTS = "exists"
 class SqlIcebergCatalog(SqlCatalogRequests):
     async def get_catalog_table(self, catalog: str, namespace: str, name: str) -> CatalogTable | None:
         check_names(catalog=catalog, namespace=namespace, name=name)
-        query = select_rows(CatalogTable).where(
-            _tables.catalog_name == catalog, _tables.table_namespace == namespace, _tables.table_name == name, IS_TABLE
-        )
-        return await self._row(CatalogTable, query)
+        return await self._row(CatalogTable, _GET_TABLE, catalog=catalog, namespace=namespace, name=name)
 
     async def list_catalog_tables(
         self, catalog: str, namespace: str, *, after: str = "", limit: int = PAGE

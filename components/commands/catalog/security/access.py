@@ -161,21 +161,23 @@ class CatalogAccess:
         if (method, path) not in ROUTES and (method, path) not in OPEN:
             raise LookupError(f"{method} {path} does not declare what it needs: add it to ROUTES")
 
-    async def authorize(self, request: web.Request) -> None:
-        """Raises the error for a caller without the rights that the route needs. `grants_of` returns them after it."""
+    def identify(self, request: web.Request) -> None:
+        """Raises the error for a caller that is not known, without reading the body. `grants_of` returns the caller's
+        rights after it. The error of an unknown path is for known callers, too.
+        """
         self._hosts.require_host(request)
-        resource = request.match_info.route.resource
-        if resource is None:
-            self._grants(request)  # an unknown path: its error is for known callers
+        if _route(request) not in OPEN:
+            request[_GRANTS] = self._grants(request)
+
+    async def authorize(self, request: web.Request) -> None:
+        """Raises the error for a caller without the rights that the route needs. Call it after `identify`."""
+        route = _route(request)
+        if route is None or route in OPEN:
             return
-        route = (request.method, resource.canonical)
-        if route in OPEN:
-            return
-        grants = request[_GRANTS] = self._grants(request)
         if route not in ROUTES:
             raise Forbidden(f"{route[0]} {route[1]} does not declare what it needs")
         for need in await ROUTES[route](request):
-            require(grants, need.namespace, write=need.write)
+            require(grants_of(request), need.namespace, write=need.write)
 
     def _grants(self, request: web.Request) -> Grants:
         if not self._static and not self._clients:
@@ -199,6 +201,12 @@ class CatalogAccess:
     @property
     def _way_to_a_token(self) -> str:
         return self._hint if self.login is None else f"log in with the client's id and secret at {LOGIN}"
+
+
+def _route(request: web.Request) -> tuple[str, str] | None:
+    """Returns method and pattern of the route; None for an unknown path."""
+    resource = request.match_info.route.resource
+    return None if resource is None else (request.method, resource.canonical)
 
 
 def grants_of(request: web.Request) -> Grants:

@@ -14,10 +14,11 @@ from components.lib.lake.file_set_digest import LiveFile
 from components.lib.lake.iceberg.registry_identity import registry_identity
 from registry.contract import ConsistentRead
 from registry.errors import Conflict
-from registry.inputs import FileDraft
-from registry.models import IcebergCommit, LakeTable, Row, TableFile, TableMetadata
+from registry.inputs import CatalogCommit, FileDraft
+from registry.models import IcebergCommit, LakeTable, Row, TableFile, TableMetadata, UploadIntent
 from tests.catalog_engine import CatalogEngine
 from tests.fixtures.daemons import RunDaemon
+from tests.foreign_files import forged_metadata, local, named_files
 from tests.integration.components.iceberg_updater.conftest import Lake
 from tests.integration.components.iceberg_updater.test_daemon import agrees
 from tests.lake import iceberg_tables
@@ -273,3 +274,33 @@ async def test_engines_and_the_updater_in_a_daemon(lake: Lake, engine: CatalogEn
 def engine_ids(path: str) -> list[int]:
     found: list[int] = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
     return found
+
+
+async def test_a_drop_leaves_the_files_of_a_table_that_shares_the_metadata_directory(
+    lake: Lake, engine: CatalogEngine
+) -> None:
+    """The metadata of the dropped table was written into the other's directory, and names its files."""
+    dropped, kept = await lake.create("dropped"), await lake.create("kept")
+    for table in (dropped, kept):
+        await lake.insert(table, 1)
+    await lake.deliver()
+    forger, victim = lake.load(dropped), lake.load(kept)
+    theirs = named_files(victim)
+    pointer = f"{victim.metadata_location.rpartition('/')[0]}/forged.metadata.json"
+    local(pointer).write_bytes(forged_metadata(victim, forger))
+    await lake.store.commit_catalog(
+        [
+            CatalogCommit(
+                catalog=engine.tables.catalog.name, namespace="shop", name="dropped", expected=forger.metadata_location,
+                location=pointer, table_id=dropped.id, operation="metadata",
+            )
+        ]
+    )  # fmt: skip
+    await lake.restart()
+    await lake.drop(dropped, purge=True)
+    await lake.deliver()
+    assert lake.tables.load(dropped) is None
+    async with lake.store.consistent_read() as snapshot:
+        handed_over = {row.path async for page in snapshot.rows(UploadIntent) for row in page}
+    assert {found.manifest_list for found in forger.metadata.snapshots} <= handed_over
+    assert not handed_over & theirs

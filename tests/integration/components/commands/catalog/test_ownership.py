@@ -11,13 +11,16 @@ from uuid import uuid4
 import msgspec
 import pytest
 from aiohttp import ClientSession
+from pyiceberg.table.update import AddSnapshotUpdate
 
 from astha.subscribers.context import LakeSettings
+from components.lib.lake.iceberg import SnapshotChange, TableCommit
 from components.lib.lake.iceberg.catalog import NAME
 from components.lib.lake.iceberg.stamp import TAG
 from registry.contract import MetadataStore
 from registry.inputs import CatalogCommit
 from registry.models import UploadIntent
+from tests.delete_files import position_deletes
 from tests.integration.components.commands.catalog.conftest import NEW, ROWS, ask
 from tests.integration.components.commands.catalog.test_commits import (
     metadata_files,
@@ -229,3 +232,57 @@ async def test_an_engine_keeps_the_tags_of_the_snapshotter(
         assert "astha snapshot expire" in error["error"]["message"]
     assert metadata_files(lake) == before
     assert (await properties(http, served))[f"{TAG}v1"] == f"1 {number}"
+
+
+async def test_delete_files_of_another_table_are_refused(
+    served: str, http: ClientSession, lake: LakeSettings, tables: Any
+) -> None:
+    """Whether they were there or not: they would be deleted with the table."""
+    for name in ("orders", "returns"):
+        await append(served, name)
+
+    def manifest_list(place: str) -> str:
+        """Writes a snapshot of sales.orders with a delete file at the place, as an engine does."""
+        table = tables.load_table("sales.orders")
+        (task,) = table.scan().plan_files()
+        draft = TableCommit(table)
+        deletes = position_deletes(Path(lake.warehouse) / "sales" / place / "d.parquet", {task.file.file_path: [0]})
+        draft.add_snapshot(SnapshotChange(deletes_added=[deletes]), {})
+        (added,) = (update.snapshot for update in draft.updates if isinstance(update, AddSnapshotUpdate))
+        return str(added.manifest_list)
+
+    for place, status in (("returns/data", 400), ("orders/data", 200)):
+        body = snapshot(await asyncio.to_thread(manifest_list, place))
+        body["updates"][0]["snapshot"] |= {
+            "sequence-number": 2,
+            "parent-snapshot-id": (await loaded(http, served, "orders"))["metadata"]["current-snapshot-id"],
+            "summary": {"operation": "delete"},
+        }
+        found, error = await ask(http, "POST", f"{served}/tables/orders", json=body)
+        assert found == status, error
+        if status == 400:
+            assert "is inside the location of sales.returns" in error["error"]["message"]
+
+
+async def test_a_table_without_stamp_is_not_dropped_in_place_of_the_registrys(
+    served: str, http: ClientSession, store: MetadataStore, tables: Any, lake: LakeSettings
+) -> None:
+    """Another tool has made it in the catalog, under the name of a table of the registry."""
+    place = f"file://{lake.warehouse}/sales/foreign"
+    await asyncio.to_thread(lambda: tables.create_table("sales.foreign", ROWS.schema, location=place))
+    own = await store.create_table("sales", "foreign", "file:///nowhere/foreign", TABLE)
+    renamed = {
+        "source": {"namespace": ["sales"], "name": "foreign"},
+        "destination": {"namespace": ["sales"], "name": "stolen"},
+    }
+    for request in (
+        ask(http, "DELETE", f"{served}/tables/foreign"),
+        ask(http, "DELETE", f"{served}/tables/foreign?purgeRequested=true"),
+        ask(http, "POST", served.replace("namespaces/sales", "tables/rename"), json=renamed),
+    ):
+        status, error = await request
+        assert (status, error["error"]["type"]) == (409, "CommitFailedException")
+        assert "another table named sales.foreign" in error["error"]["message"]
+    assert await store.get_table("sales", "foreign") == own
+    assert (await ask(http, "HEAD", f"{served}/tables/foreign"))[0] == 204
+    assert not await intents(store)

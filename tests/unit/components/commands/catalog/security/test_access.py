@@ -33,6 +33,7 @@ READS_BY_POST = {"/v1/namespaces/{namespace}/tables/{table}/metrics"}
 @web.middleware
 async def statuses(request: web.Request, handler: Any) -> web.StreamResponse:
     try:
+        request.app[ACCESS].identify(request)
         await request.app[ACCESS].authorize(request)
     except CatalogError as error:
         return web.Response(status=error.status, text=str(error))
