@@ -27,9 +27,7 @@ class Visit:
     def __init__(self, page: Page, here: Site) -> None:
         self.page, self.here = page, here
         self.complaints: list[str] = []
-        page.on(
-            "console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None
-        )
+        page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.set_default_timeout(30_000)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from astha.listener.history import History
@@ -33,9 +34,8 @@ def test_an_hour_is_kept_one_sample_per_five_seconds() -> None:
     for second in range(2 * 3600):
         history.add(status(second), second * 1_000)
     assert len(history.samples) == 720
-    assert {
-        after.at - before.at for before, after in zip(history.samples, list(history.samples)[1:], strict=False)
-    } == {5_000}
+    times = [sample.at for sample in history.samples]
+    assert {after - before for before, after in pairwise(times)} == {5_000}
     assert history.samples[-1].components["audit"].events_per_s == 1.0
 
 
