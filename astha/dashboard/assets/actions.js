@@ -107,7 +107,7 @@ export async function rollback(name, id, tag) {
     return;
   }
   const text = plan.removed || plan.restored
-    ? `${plan.removed} files are removed, ${plan.restored} restored: ${plan.rows > 0 ? "+" : ""}${plan.rows.toLocaleString("en-US")} rows. The schema stays as it is.`
+    ? `Files removed: ${plan.removed}, restored: ${plan.restored}; ${plan.rows > 0 ? "+" : ""}${plan.rows.toLocaleString("en-US")} rows. The schema stays as it is.`
     : "The table has the files of this snapshot already.";
   if (await dialog(`Roll ${name} back to ${tag || id}?`, h("p", {}, text), "Roll back"))
     await perform(path(name, "rollback"), { snapshot: id }, `${name} is rolled back; Iceberg follows.`);

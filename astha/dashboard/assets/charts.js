@@ -1,5 +1,5 @@
 // Small charts in SVG. Each has a text alternative, and a table of its values for screen readers.
-import { h, s, number } from "./dom.js";
+import { h, s, number, plural } from "./dom.js";
 
 const WIDTH = 600;
 const HEIGHT = 150;
@@ -79,7 +79,7 @@ export function bars(title, names, groups) {
     });
     return [columns, s("text", { x: middle, y: HEIGHT - 5, "text-anchor": "middle" }, group.label)];
   });
-  const summary = names.map((name, index) => `${name}: ${number(groups.reduce((sum, group) => sum + group.values[index], 0))} files`).join("; ");
+  const summary = names.map((name, index) => `${name}: ${plural(groups.reduce((sum, group) => sum + group.values[index], 0), "file")}`).join("; ");
   const label = `${title}. ${groups.map((group) => `${group.label}: ${names.map((name, index) => `${name} ${group.values[index]}`).join(", ")}`).join("; ")}.`;
   return frame(title, summary, names.map(swatch),
     s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, axes(top, (value) => number(Math.round(value))), drawn));
@@ -100,7 +100,7 @@ export function timeline(title, marks) {
       shown && s("text", { x: place, y: 18, "text-anchor": place > WIDTH - 120 ? "end" : "start" }, mark.label));
   });
   const label = `${title}: ${marks.length} from ${new Date(from).toISOString().slice(0, 16)} to now.`;
-  return frame(title, `${marks.length} snapshots, ${marks.filter((mark) => mark.label).length} with a tag`, null,
+  return frame(title, `${plural(marks.length, "snapshot")}, ${marks.filter((mark) => mark.label).length} with a tag`, null,
     s("svg", { viewBox: `0 0 ${WIDTH} 62`, role: "img", "aria-label": label },
       s("line", { class: "grid", x1: 0, x2: WIDTH, y1: 34, y2: 34 }), drawn,
       s("text", { x: 0, y: 58 }, new Date(from).toISOString().slice(0, 16).replace("T", " ")),

@@ -22,7 +22,7 @@ function fill(element, attributes, children) {
 export const number = (value) => (value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US"));
 
 export function rate(value) {
-  return value >= 100 ? number(Math.round(value)) : String(Math.round(value * 10) / 10);
+  return value >= 100 ? number(Math.round(value)) : String(Math.round(value * 100) / 100);
 }
 
 export function bytes(value) {
@@ -67,6 +67,8 @@ export function table(caption, columns, rows, empty) {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
 }
+
+export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 export const badge = (text, kind = "") => h("span", { class: `badge ${kind}` }, text);
 

@@ -1,5 +1,5 @@
 // The path of an event as it is: registry -> source -> lanes -> components; and an hour of history.
-import { h, state, badge, number, bytes, rate, seconds, when, replace } from "./dom.js";
+import { h, state, badge, number, plural, bytes, rate, seconds, when, replace } from "./dom.js";
 import { lines, sparkline } from "./charts.js";
 import { get } from "./api.js";
 import { onComponent, button } from "./actions.js";
@@ -56,7 +56,7 @@ function health(status) {
     standby && h("p", {}, `The leader is ${leadership.leader || "not known"}.`),
     !standby && status.reasons.length > 0 && h("ul", { class: "reasons" }, status.reasons.map((reason) => h("li", {}, reason))),
     status.clock && h("p", { class: "warn" }, status.clock),
-    problems > 0 && h("details", {}, h("summary", {}, `${number(problems)} problem${problems === 1 ? "" : "s"} with single tables`),
+    problems > 0 && h("details", {}, h("summary", {}, `${plural(problems, "problem")} with single tables`),
       h("ul", {}, status.components.flatMap((one) => one.problems.map((problem) =>
         h("li", {}, h("strong", {}, `${one.name}: ${problem.subject}`), ` ${problem.reason} `, "(since ", when(problem.since), ")"))))),
   ];
@@ -111,7 +111,7 @@ function lane(one, unit, samples) {
       ["refreshes", `${number(one.counts.refreshes)}${one.counts.failed_refreshes ? `, ${number(one.counts.failed_refreshes)} failed` : ""}`],
       ["dropped", number(one.counts.dropped)],
     ]),
-    h("details", {}, h("summary", {}, `${one.tables.length} tables`), h("p", { class: "mono wrap" }, one.tables.join(", "))),
+    h("details", {}, h("summary", {}, plural(one.tables.length, "table")), h("p", { class: "mono wrap" }, one.tables.join(", "))),
     h("div", { class: "buttons" }, one.state === "paused" ? act("resume") : [act("refresh"), act("pause")]));
 }
 
@@ -121,7 +121,7 @@ function history(samples) {
   return [
     lines("Events delivered per second", series(0), rate),
     lines("Lag", series(2), seconds),
-    lines("Queued events", series(3), (value) => number(Math.round(value))),
+    lines("Queued events", series(3), (value) => number(Math.round(value * 10) / 10)),
     lines("Failed deliveries per second", series(1), rate),
   ];
 }

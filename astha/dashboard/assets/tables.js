@@ -87,11 +87,11 @@ function sizes(found) {
   const now = (bound, compacted) => found.sizes.filter((one) => one.from_bytes === bound && (compacted === undefined || one.compacted === compacted)).reduce((sum, one) => sum + one.files, 0);
   const replaced = (bound) => found.replaced.find((one) => one.from_bytes === bound)?.files ?? 0;
   const groups = found.size_bounds.map((bound, index) => ({
-    label: bound ? `${index === found.size_bounds.length - 1 ? "≥ " : ""}${bytes(bound)}` : "0",
+    label: bound ? `${index === found.size_bounds.length - 1 ? "≥ " : ""}${bytes(bound)}` : `< ${bytes(found.size_bounds[1])}`,
     values: [replaced(bound) + now(bound, false), now(bound)],
   }));
   return [bars("Files by size, before and after compaction", ["without compaction", "now"], groups),
-    h("p", { class: "note" }, "Each class begins at the size below it. Merged files count at the mean size of their compaction’s inputs.")];
+    h("p", { class: "note" }, "Each class begins at the size below its bars. Merged files count at the mean size of their compaction’s inputs.")];
 }
 
 function snapshots(name, rows) {

@@ -1,5 +1,5 @@
 // Topics with partitions, consumer groups and lag.
-import { h, table, number, when, seconds, replace } from "./dom.js";
+import { h, table, number, plural, when, seconds, replace } from "./dom.js";
 import { get } from "./api.js";
 
 export function topics(main, { guarded }) {
@@ -9,7 +9,7 @@ export function topics(main, { guarded }) {
   let pages = [""];
   const load = () => guarded(results, async () => {
     const page = await get("/api/topics", { search: search.value, after: pages.at(-1), limit: 50 });
-    replace(results, h("p", { class: "count" }, page.total ? `${number(page.total)} topics` : ""),
+    replace(results, h("p", { class: "count" }, page.total ? plural(page.total, "topic") : ""),
       table("Topics", [
         ["Topic", (row) => h("a", { href: `#/topics/${encodeURIComponent(row.name)}` }, row.name)],
         ["Partitions", (row) => number(row.partition_count), "n"],

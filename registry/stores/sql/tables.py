@@ -111,10 +111,7 @@ class SqlTables(SqlBase):
         found = _FULL_NAME.icontains(text, autoescape=True) if text else literal(True)
         key, by_id = _ORDER_KEYS[order], tables.c.id
         query = select(tables, key.label("order_key")).where(found)
-        if order == "name":
-            query = query.order_by(key, by_id)
-        else:
-            query = query.order_by(key.desc(), by_id.desc())
+        query = query.order_by(key, by_id) if order == "name" else query.order_by(key.desc(), by_id.desc())
         if after is not None:
             place = tuple_(key, by_id)
             query = query.where(place > after if order == "name" else place < after)

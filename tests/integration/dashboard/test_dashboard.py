@@ -151,7 +151,7 @@ def test_snapshot_compact_cancel_and_roll_back(visit: Visit) -> None:
     visit.told("Compacting 1 partition")
     eventually_now(lambda: _reloaded(visit, None) and "6 → 1" in page.inner_text("main"), "a compacted table")
     page.get_by_role("button", name="Roll back to before").click()
-    expect(page.get_by_role("dialog")).to_contain_text("1 files are removed, 6 restored: 0 rows")
+    expect(page.get_by_role("dialog")).to_contain_text("Files removed: 1, restored: 6; 0 rows")
     visit.confirm("Roll back")
     visit.told("is rolled back")
     eventually_now(lambda: _reloaded(visit, None) and "now: 6 files" in page.inner_text("main"), "the old files")
