@@ -3,10 +3,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from tests.integration.dashboard.site import TOKEN, Site, site
 from tests.servers.chromium import chromium
+
+DEADLINE_MS = 60_000
+expect.set_options(timeout=DEADLINE_MS)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ class Visit:
         self.complaints: list[str] = []
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(DEADLINE_MS)
 
     def _heard(self, said: ConsoleMessage) -> None:
         if said.type in ("error", "warning"):

@@ -124,6 +124,7 @@ def test_actions_on_a_component(visit: Visit) -> None:
     visit.confirm("Resume")
     expect(lane.get_by_text("live", exact=True)).to_be_visible()
     lane.get_by_role("button", name="refresh audit").click()
+    visit.page.get_by_role("dialog").wait_for()
     visit.page.keyboard.press("Escape")
     expect(visit.page.get_by_role("dialog")).to_have_count(0)
     lane.get_by_role("button", name="refresh audit").click()
