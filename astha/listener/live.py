@@ -70,7 +70,7 @@ class Live:
             stream.ended.set()
 
     async def run(self) -> None:
-        """Runs until cancelled: samples the status, more often while somebody looks at it."""
+        """Runs until cancelled: samples the status, more often while a dashboard is open."""
         while True:
             self._wake.clear()
             self._publish(*await self._sample())

@@ -95,11 +95,13 @@ class Views:
         table = arguments.get("table")
         table_id = None if not table else (await find_named(self._store, table)).id
         before = _key(arguments)
+        if before is not None and not isinstance(before[0], int):
+            raise Invalid("after", before[0], "must be `after` of the page before")
         limit = _limit(arguments)
         rows = await self._store.list_compactions(
             table_id=table_id,
             statuses=statuses,
-            before=None if before is None else (int(before[0]), before[1]),
+            before=before,  # type: ignore[arg-type]  # checked above
             limit=limit,
         )
         running = await self._store.list_compactions(statuses=["running"], limit=_MAX_PAGE)
