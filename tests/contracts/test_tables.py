@@ -282,4 +282,4 @@ _SEARCHED = [("shop", "orders"), ("crm", "Leads"), ("shop", "order_items"), ("sh
 async def test_a_search_checks_its_arguments(store: MetadataStore) -> None:
     for bad in ({"text": 1}, {"order": "id"}, {"limit": 0}, {"after": (1, 1)}, {"order": "size", "after": ("x", 1)}):
         with pytest.raises(Invalid):
-            await store.search_tables(**bad)  # type: ignore[arg-type]
+            await store.search_tables(**bad)

@@ -18,7 +18,7 @@ def views(store: MetadataStore, clock: ManualClock) -> Views:
     return Views(store, clock)
 
 
-async def read(views: Views, name: str, **arguments: str) -> dict[str, object]:
+async def read(views: Views, name: str, /, **arguments: str) -> dict[str, object]:
     """Returns what a client gets."""
     found: dict[str, object] = msgspec.json.decode(
         msgspec.json.encode(msgspec.to_builtins(await views.read(name, arguments), str_keys=True))

@@ -68,8 +68,8 @@ function onState(state, reason) {
   connection.className = state;
   connection.title = reason;
   document.body.classList.toggle("stale", state !== "live");
-  if (state === "denied" && !status && !main.querySelector(".error"))
-    replace(main, h("div", { class: "error", role: "alert" }, h("h1", {}, "This daemon asks for a token"), h("p", {}, reason),
+  if (state === "denied" && !status && !main.querySelector(".denied"))
+    replace(main, h("div", { class: "error denied", role: "alert" }, h("h1", {}, "This daemon asks for a token"), h("p", {}, reason),
       h("button", { type: "button", onclick: async () => (await askToken()) && route() }, "Enter a token")));
 }
 

@@ -35,12 +35,12 @@ def loaded(visit: Visit, title: str) -> None:
 def audit(here: Site, action: str) -> dict[str, object]:
     assert here.daemon is not None
     lines = here.daemon.lines
-    found = eventually_now(
-        lambda: next((line for line in lines if line["event"] == "operator action" and line["action"] == action), None),
-        f"an audit line of {action}",
-    )
-    assert found is not None
-    return found
+
+    def found() -> list[dict[str, object]]:
+        return [line for line in lines if line["event"] == "operator action" and line["action"] == action]
+
+    eventually_now(lambda: bool(found()), f"an audit line of {action}")
+    return found()[-1]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
