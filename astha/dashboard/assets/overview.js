@@ -5,6 +5,7 @@ import { get } from "./api.js";
 import { onComponent, button } from "./actions.js";
 
 const STORED_MS = 5000;
+const opened = new Set(); // components whose tables are shown: the cards are drawn again every second
 
 export function overview(main, { status, onStatus, guarded }) {
   const verdict = h("section", { class: "verdict", "aria-live": "polite" });
@@ -13,9 +14,14 @@ export function overview(main, { status, onStatus, guarded }) {
   replace(main, h("h1", {}, "Overview"), verdict, path, h("h2", {}, "The last hour"), charts);
   let samples = [];
   let drawn = 0;
+  let shownVerdict = "";
 
   const show = (current) => {
-    replace(verdict, health(current));
+    const judged = JSON.stringify([current.ready, current.reasons, current.leadership, current.clock, current.components.map((one) => one.problems)]);
+    if (judged !== shownVerdict) { // otherwise a screen reader would read it again every second
+      shownVerdict = judged;
+      replace(verdict, health(current));
+    }
     const focused = document.activeElement?.dataset?.key;
     replace(path, stages(current, samples));
     if (focused) path.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
@@ -111,8 +117,10 @@ function lane(one, unit, samples) {
       ["refreshes", `${number(one.counts.refreshes)}${one.counts.failed_refreshes ? `, ${number(one.counts.failed_refreshes)} failed` : ""}`],
       ["dropped", number(one.counts.dropped)],
     ]),
-    h("details", {}, h("summary", {}, plural(one.tables.length, "table")), h("p", { class: "mono wrap" }, one.tables.join(", "))),
-    h("div", { class: "buttons" }, one.state === "paused" ? act("resume") : [act("refresh"), act("pause")]));
+    h("div", { class: "lane-foot" },
+      h("details", { open: opened.has(one.name), ontoggle: (event) => opened[event.target.open ? "add" : "delete"](one.name) },
+        h("summary", {}, plural(one.tables.length, "table")), h("p", { class: "mono wrap" }, one.tables.join(", "))),
+      h("div", { class: "buttons" }, one.state === "paused" ? act("resume") : [act("refresh"), act("pause")])));
 }
 
 function history(samples) {
