@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from uuid import uuid4
 
+import msgspec
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from registry.contract import MetadataStore
 from tests.integration.dashboard.conftest import Visit
 from tests.integration.dashboard.site import HOSTILE, ORDERS, TOKEN, Site
+from tests.samples import decision
 from tests.waiting import eventually_now
 
 pytestmark = pytest.mark.slow
@@ -164,6 +167,30 @@ def _reloaded(visit: Visit, button: str | None) -> bool:
     visit.page.reload()
     loaded(visit, ORDERS)
     return button is None or visit.page.get_by_role("button", name=button).count() > 0
+
+
+def test_a_running_compaction_is_shown_and_cancelled(visit: Visit) -> None:
+    async def begin(store: MetadataStore) -> None:
+        (table,) = (await store.search_tables("evil")).tables
+        spec = decision("day=0", table_id=table.id)
+        spec = msgspec.structs.replace(spec, table_name=f"evil.{HOSTILE}")
+        await store.begin_compaction(spec, operation_id="one", owner="another process", stale_after_ms=60_000)
+
+    visit.here.write(begin)
+    visit.go("compaction")
+    job = visit.page.get_by_role("article").filter(has_text="by another process")
+    expect(job.get_by_role("progressbar")).to_be_visible()
+    job.get_by_role("button", name="Cancel").click()
+    visit.confirm("Cancel compactions")
+    visit.told("Cancelled: 1.")
+    assert audit(visit.here, "cancel")["arguments"] == {"partition": "day=0"}
+
+
+def test_top_shows_the_same_in_a_terminal(here: Site) -> None:
+    done = here.astha("top", "--once", "--interval", "0.2", "--server", here.url)
+    assert done.returncode == 0, done.stderr
+    for text in ("leading", "iceberg_updater", "snapshotter", "compactor", "audit", "closed"):
+        assert text in done.stdout
 
 
 def test_an_action_asks_for_the_token(anonymous: Visit) -> None:
