@@ -60,6 +60,7 @@ def top_command(
     samples = Rates()
     console = Console()
     if once or not sys.stdout.isatty():
+        console = Console(width=max(console.width, 100))
         samples.add(client.get("/status"), time.monotonic())
         time.sleep(interval_s)
         console.print(samples.shown(client.get("/status"), time.monotonic()))

@@ -29,6 +29,7 @@ components:
   compactor:
     use: tests.e2e.local_compactor:create
     tables: [table_files, table_stats, table_delete_files]
+    settings: {stale_after_s: 3600}
   audit:
     use: acme_audit:create
     tables: [topics]
