@@ -43,6 +43,7 @@ from registry.models import (
     DatabaseTime,
     FileAwaitingDeletion,
     FileOperation,
+    FileSizes,
     GroupLease,
     LakeTable,
     LedgerEntry,
@@ -60,6 +61,8 @@ from registry.models import (
     TableDeleteFile,
     TableFile,
     TableMetadata,
+    TableOrder,
+    TablePage,
     TableSnapshot,
     TableStats,
     TableStatus,
@@ -336,6 +339,20 @@ class LakeTables(Protocol):
 
     async def list_tables(self, database: str | None = None) -> list[LakeTable]: ...
 
+    async def search_tables(
+        self,
+        text: str = "",
+        *,
+        order: TableOrder = "name",
+        after: tuple[str | int, int] | None = None,
+        limit: int = PAGE,
+    ) -> TablePage:
+        """Returns a page of the tables whose ``database.name`` contains ``text``, in any case of letters.
+
+        By name, or the largest (or last modified) first. For the next page, pass ``after`` of this one.
+        """
+        ...  # fmt: skip
+
     async def alter_table(
         self,
         table_id: int,
@@ -450,6 +467,12 @@ class Files(Protocol):
 
     async def get_statistics(self, table_id: int) -> list[TableStats]:
         """Returns statistics sorted by partition path. A partition that has lost its last file stays, with zeros."""
+        ...
+
+    async def count_file_sizes(self, table_id: int, bounds: Sequence[int]) -> list[FileSizes]:
+        """Counts the live files between the ascending ``bounds``, the first of which is 0. Classes without files are
+        left out.
+        """
         ...
 
     async def recount_statistics(self, table_id: int) -> LakeTable:

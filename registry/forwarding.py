@@ -36,6 +36,7 @@ from registry.models import (
     DatabaseTime,
     FileAwaitingDeletion,
     FileOperation,
+    FileSizes,
     GroupLease,
     LakeTable,
     LedgerEntry,
@@ -52,6 +53,8 @@ from registry.models import (
     TableDeleteFile,
     TableFile,
     TableMetadata,
+    TableOrder,
+    TablePage,
     TableSnapshot,
     TableStats,
     TableStatus,
@@ -250,6 +253,16 @@ class ForwardingStore(MetadataStore):
     async def list_tables(self, database: str | None = None) -> list[LakeTable]:
         return await self.inner.list_tables(database)
 
+    async def search_tables(
+        self,
+        text: str = "",
+        *,
+        order: TableOrder = "name",
+        after: tuple[str | int, int] | None = None,
+        limit: int = PAGE,
+    ) -> TablePage:
+        return await self.inner.search_tables(text, order=order, after=after, limit=limit)
+
     async def alter_table(
         self,
         table_id: int,
@@ -336,6 +349,9 @@ class ForwardingStore(MetadataStore):
 
     async def get_statistics(self, table_id: int) -> list[TableStats]:
         return await self.inner.get_statistics(table_id)
+
+    async def count_file_sizes(self, table_id: int, bounds: Sequence[int]) -> list[FileSizes]:
+        return await self.inner.count_file_sizes(table_id, bounds)
 
     async def recount_statistics(self, table_id: int) -> LakeTable:
         return await self.inner.recount_statistics(table_id)

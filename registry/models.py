@@ -17,8 +17,9 @@ __all__ = [
     # streams
     "Agent", "ConsumerGroup", "ConsumerOffset", "Partition", "PartitionLease", "Segment", "Topic", "object_uri",
     # lake
-    "CatalogOperation", "ColumnStats", "DeleteContent", "FileOperation", "IcebergCommit", "LakeTable", "SnapshotStatus",
-    "SnapshotTrigger", "TableDeleteFile", "TableFile", "TableMetadata", "TableSnapshot", "TableStats", "TableStatus",
+    "CatalogOperation", "ColumnStats", "DeleteContent", "FileOperation", "FileSizes", "IcebergCommit", "LakeTable",
+    "SnapshotStatus", "SnapshotTrigger", "TableDeleteFile", "TableFile", "TableMetadata", "TableOrder", "TablePage",
+    "TableSnapshot", "TableStats", "TableStatus",
     # unpublished
     "DaemonLease", "DaemonRole", "FileAwaitingDeletion", "GroupLease", "LedgerEntry", "ProducerSequence",
     "RunningDaemon", "SegmentObject", "LAKE_IDENTITY", "SourceIdentity", "UploadIntent",
@@ -38,6 +39,7 @@ SnapshotTrigger: TypeAlias = Literal["manual", "time", "size", "query"]
 SnapshotStatus: TypeAlias = Literal["requested", "created", "failed", "expired"]
 DaemonRole: TypeAlias = Literal["leader", "standby"]
 CompactionTrigger: TypeAlias = Literal["event", "refresh", "manual"]
+TableOrder: TypeAlias = Literal["name", "files", "size", "rows", "modified"]
 CompactionStatus: TypeAlias = Literal["waiting", "declined", "running", "done", "aborted", "failed", "cancelled"]
 
 
@@ -180,6 +182,23 @@ class LakeTable(Row, frozen=True, gc=False):
     status: TableStatus
     created_at: int
     updated_at: int
+
+
+class TablePage(msgspec.Struct, frozen=True):
+    """``total`` counts all tables that were found. ``after`` is the key for the next page; None: this is the last."""
+
+    tables: list[LakeTable]
+    total: int
+    after: tuple[str | int, int] | None
+
+
+class FileSizes(msgspec.Struct, frozen=True):
+    """Live files of at least ``from_bytes``, and below the next bound."""
+
+    from_bytes: int
+    compacted: bool  # whether a compaction wrote them
+    files: int
+    size_bytes: int
 
 
 class TableMetadata(Row, frozen=True, gc=False):

@@ -16,4 +16,5 @@ SHORT_HELP: Mapping[str, str] = {
     "status": "Show a running daemon and the state of each component.",
     "subscriptions": "Show which component receives which tables.",
     "tail": "Print events as they pass through a running daemon.",
+    "top": "Show a running daemon at a glance, again and again.",
 }

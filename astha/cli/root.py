@@ -22,6 +22,7 @@ _OWN = {
     "status": "astha.cli.control:status_command",
     "subscriptions": "astha.cli.subscriptions:subscriptions_command",
     "tail": "astha.cli.tail:tail_command",
+    "top": "astha.cli.top:top_command",
 }
 """Imported when they run. `astha.cli.command_help` has their lines in the help."""
 

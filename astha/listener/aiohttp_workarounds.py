@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-_NO_TARGET = URL("/")
+_NO_TARGET = URL("/no-target")
 
 _CLIENT_ERRORS = (HttpProcessingError, web.RequestPayloadError, UnicodeEncodeError)
 """Errors that aiohttp raises for malformed requests: it quotes an Expect header that is not text. Errors of our routes

@@ -10,8 +10,10 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from astha.dashboard import HEADERS
 from astha.listener.auth import Access
 from astha.listener.connections import Connections
+from astha.listener.dashboard import LIVE, Dashboard
 from astha.listener.link import STANDING_BY, EventFrame, ListenerCounts, Reply, Routes, WatchedTables
 from astha.listener.options import Options
 from astha.listener.queries import DaemonQueries, DaemonUnresponsive
@@ -43,6 +45,7 @@ class Listener:
         self._send = send
         self._queries = DaemonQueries(send, self._counts)
         self._watchers = Watchers(options)
+        self._dashboard = Dashboard(options, self._access, self._queries)
         self._wanted: dict[object, frozenset[str]] = {}  # tables, by present or future watcher
         self._announced: frozenset[str] = frozenset()
         self.connections: Connections | None = None
@@ -57,6 +60,7 @@ class Listener:
                 web.get("/status", self._status),
                 web.get("/events", self._events, allow_head=False),
                 web.post("/components/{name}/{action:refresh|pause|resume}", self._act),
+                *self._dashboard.routes(),
             ]
         )
         return app
@@ -77,8 +81,13 @@ class Listener:
             if not self._announce_tables() and number % _HEARTBEATS_PER_DAEMON_FRAME == 0:
                 self._send(WatchedTables(self._announced))
 
+    async def sample(self) -> None:
+        """Runs until cancelled: the dashboard's history and live data."""
+        await self._dashboard.live.run()
+
     def stop(self) -> None:
         self._watchers.end()
+        self._dashboard.live.end()
 
     def _counts(self) -> ListenerCounts:
         connections = self.connections
@@ -87,6 +96,8 @@ class Listener:
             watchers=len(self._watchers),
             refused=0 if connections is None else connections.refused,
             missed=self._watchers.missed,
+            dashboards=len(self._dashboard.live),
+            dropped_dashboards=self._dashboard.live.dropped,
         )
 
     # -- reading ----------------------------------------------------------------------------------------
@@ -128,7 +139,8 @@ class Listener:
     async def _act(self, request: web.Request) -> web.Response:
         self._access.require_write(request)
         component = request.match_info["name"].encode(errors="replace").decode()
-        reply = self._queries.act(request.match_info["action"], component, request.remote)
+        client = request.headers.get("User-Agent", "")[:120]
+        reply = self._queries.act(request.match_info["action"], component, request.remote, client=client)
         try:
             async with asyncio.timeout(_ACTION_TIMEOUT_S):
                 return _response(await reply)
@@ -194,13 +206,19 @@ class Listener:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Returns errors as JSON of one shape. An unexpected error is logged, and not shown to the client."""
-        streams = request.path == "/events"
+        streams = request.path in ("/events", LIVE)
         if self.connections is None:
             return await self._with_json_errors(request, handler)
         with self.connections.request(request.transport, streams=streams):
             return await self._with_json_errors(request, handler)
 
     async def _with_json_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await self._respond(request, handler)
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    async def _respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._access.require_host(request)
             return await handler(request)

@@ -59,6 +59,17 @@ class Access:
                 raise web.HTTPForbidden(text=f"this token only allows reading: use {self._group}.token to change state")
             raise web.HTTPForbidden(text="the token is not valid for this server")
 
+    @property
+    def accepts_changes(self) -> bool:
+        return self._write is not None
+
+    def may_write(self, request: web.Request) -> bool:
+        try:
+            self.require_write(request)
+        except web.HTTPException:
+            return False
+        return True
+
     def require_read(self, request: web.Request, path: str) -> None:
         """For requests that show names or rows. If the daemon has no token, every local user may read."""
         if path not in self._open and not self._anonymous_reads:

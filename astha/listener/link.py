@@ -62,13 +62,18 @@ class ListenerCounts(msgspec.Struct, frozen=True):
     watchers: int = 0
     refused: int = 0
     missed: int = 0
+    dashboards: int = 0
+    dropped_dashboards: int = 0
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
     number: int
-    kind: str  # readiness, status, routes, text, openmetrics, refresh, pause, resume
+    kind: str  # readiness, status, routes, text, openmetrics, an action or a view
     component: str | None = None
+    table: str | None = None
+    arguments: dict[str, str] = {}
     peer: str | None = None
+    client: str | None = None  # the User-Agent of who requests an action
     counts: ListenerCounts = ListenerCounts()
 
 

@@ -18,6 +18,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, tag="options"):
     any_address: bool = False  # accept every IP address as a Host, because it listens on more than loopback
     max_connections: int = 512
     max_watchers: int = 256
+    max_dashboards: int = 32
     header_timeout_s: float = 10.0
     keepalive_timeout_s: float = 75.0
     busy_timeout_s: float = 60.0  # for a request and its response, streams of events excepted

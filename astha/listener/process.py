@@ -89,6 +89,7 @@ async def _serve(
     async with serving as (listener.connections, accepts):
         own = [
             asyncio.create_task(listener.beat(), name="beat"),
+            asyncio.create_task(listener.sample(), name="sample"),
             asyncio.create_task(_until_orphaned(parent), name="parent"),
         ]
         try:

@@ -18,6 +18,8 @@ from astha.listener.link import ListenerCounts, Query, Reply
 _INTERVAL_S = {"readiness": 0.05, "routes": 0.05, "status": 0.1, "text": 1.0, "openmetrics": 1.0}
 _CACHED_S = {"text": 1.0, "openmetrics": 1.0}
 _PAUSE_FACTOR = 50
+_MAX_VIEWS = 3
+_MAX_VIEW_PAUSE_S = 1.0
 
 
 class DaemonUnresponsive(Exception):
@@ -31,6 +33,7 @@ class DaemonQueries:
         self._number = 0
         self._open: dict[int, asyncio.Future[Reply]] = {}
         self._shared: dict[str, _SharedQuery] = {}
+        self._views = asyncio.Semaphore(_MAX_VIEWS)
 
     async def query(self, kind: str, timeout_s: float) -> Reply:
         """Raises DaemonUnresponsive after `timeout_s`."""
@@ -44,14 +47,51 @@ class DaemonQueries:
         except TimeoutError:
             raise DaemonUnresponsive from None
 
-    async def act(self, kind: str, component: str | None, peer: str | None) -> Reply:
+    async def view(self, kind: str, arguments: dict[str, str], timeout_s: float, *, table: str | None = None) -> Reply:
+        """Sends a query for a page of the registry. A few are sent at a time, and each holds its place for fifty times
+        as long as the daemon's event loop took for it. Raises DaemonUnresponsive after `timeout_s`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._views.acquire()
+                pause_s = 0.0
+                try:
+                    reply = await self.act(kind, None, None, table=table, arguments=arguments)
+                    pause_s = min(_MAX_VIEW_PAUSE_S, reply.took_s * _PAUSE_FACTOR)
+                    return reply
+                finally:
+                    asyncio.get_running_loop().call_later(pause_s, self._views.release)
+        except TimeoutError:
+            raise DaemonUnresponsive from None
+
+    async def act(
+        self,
+        kind: str,
+        component: str | None,
+        peer: str | None,
+        *,
+        table: str | None = None,
+        arguments: dict[str, str] | None = None,
+        client: str | None = None,
+    ) -> Reply:
         """Sends a query that is not shared."""
         self._number += 1
         number = self._number
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._open[number] = reply
         try:
-            self._send(Query(number=number, kind=kind, component=component, peer=peer, counts=self._counts()))
+            self._send(
+                Query(
+                    number=number,
+                    kind=kind,
+                    component=component,
+                    table=table,
+                    arguments=arguments or {},
+                    peer=peer,
+                    client=client,
+                    counts=self._counts(),
+                )
+            )
             return await reply
         finally:
             del self._open[number]

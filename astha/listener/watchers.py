@@ -37,15 +37,16 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     missed: int = 0
 
 
-def _encode(*lines: bytes) -> bytes:
+def http_chunk(*lines: bytes) -> bytes:
+    """Returns the lines in HTTP's chunked encoding."""
     return b"".join([b"%x\r\n" % sum(map(len, lines)), *lines, b"\r\n"])
 
 
 def _gap(missed: int) -> Chunk:
-    return Chunk(_encode(b'{"missed":%d}\n' % missed), missed=missed)
+    return Chunk(http_chunk(b'{"missed":%d}\n' % missed), missed=missed)
 
 
-_HEARTBEAT = Chunk(_encode(b"\n"))
+_HEARTBEAT = Chunk(http_chunk(b"\n"))
 
 
 class SharedBuffer:
@@ -220,7 +221,7 @@ def join(frames: list[EventFrame], tables: frozenset[str], max_events: int) -> l
     def close() -> None:
         nonlocal events, size
         if events:
-            chunks.append(Chunk(_encode(*lines), events))
+            chunks.append(Chunk(http_chunk(*lines), events))
         lines.clear()
         events = size = 0
 

@@ -27,4 +27,10 @@ class ListenerCollector(Collector):
         yield CounterMetricFamily(
             "astha_server_missed_events", "Events that watchers missed, summed over the watchers.", counts.missed
         )
+        yield GaugeMetricFamily("astha_server_dashboards", "Open live streams of dashboards.", counts.dashboards)
+        yield CounterMetricFamily(
+            "astha_server_dropped_dashboards",
+            "Live streams of dashboards closed because the client did not read.",
+            counts.dropped_dashboards,
+        )
         yield CounterMetricFamily("astha_server_restarts", "Restarts of the listener.", self.restarts)

@@ -20,6 +20,7 @@ def listener_options(settings: ServerSettings) -> Options:
         http_options(settings, GROUP),
         open_paths=frozenset(settings.open_paths),
         max_watchers=settings.max_watchers,
+        max_dashboards=settings.max_dashboards,
         buffer_events=settings.tail_buffer_events,
         buffer_bytes=settings.tail_buffer_bytes,
     )

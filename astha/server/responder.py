@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -13,28 +12,31 @@ from prometheus_client.exposition import choose_encoder
 
 from astha.clock import LoopClock
 from astha.daemon import Daemon
-from astha.lanes.state import LaneState
 from astha.listener.link import Query, Reply, Routes
 from astha.redaction import Redactor
+from astha.server.actions import COMPONENT_ACTIONS, OPERATION_VIEWS, TABLE_ACTIONS, Actions, Refusal
 from astha.server.health import readiness
 from astha.server.metrics import ListenerCollector
-from astha.server.status import DaemonIdentity, component_report, report
+from astha.server.status import DaemonIdentity, report
+from astha.server.views import Views
+from astha.subscribers.operations import OperationRefused
 from astha.telemetry import DaemonCollector
 from registry.contract import MetadataStore
-from registry.errors import RegistryError
+from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError
 from registry.schema import PUBLISHED_TABLES
 
 log = structlog.get_logger(__name__)
 
-_LEADER_TIMEOUT_S = 2.0
 _ACCEPT = {"text": "", "openmetrics": "application/openmetrics-text"}
-_ACTIONS = ("refresh", "pause", "resume")
-
-
-class Refusal(Exception):
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (NotFound, 404),
+    (Invalid, 400),
+    (AlreadyExists, 409),
+    (Conflict, 409),
+    (OperationRefused, 409),
+    (RegistryError, 503),
+)
+"""The first that an error is decides about HTTP's status."""
 
 
 class Responder:
@@ -50,8 +52,8 @@ class Responder:
         clock: LoopClock,
     ) -> None:
         self._daemon = daemon
-        self._store = store
-        self._group = group
+        self._actions = Actions(daemon, store, group, clock)
+        self._views = Views(store, clock)
         self._identity = identity
         self._redact = redact
         self._clock = clock
@@ -69,25 +71,38 @@ class Responder:
         except Refusal as refusal:
             error = {"error": str(refusal)}
             return self._json(query, lambda: error, refusal.status)
-        except Exception:
+        except Exception as error:
+            status = next((status for kind, status in _STATUS if isinstance(error, kind)), None)
+            if status is not None:
+                known = {"error": str(error)}
+                return self._json(query, lambda: known, status)
             log.exception("query failed", kind=query.kind)
             return self._json(query, lambda: {"error": "internal error: see the daemon's log"}, 500)
 
     async def _reply(self, query: Query) -> Reply:
         match query.kind:
             case "readiness":
-                found = readiness(self._daemon, self._identity.stall_after_s)
-                return self._json(query, lambda: found, 200 if found.ready else 503)
+                ready = readiness(self._daemon, self._identity.stall_after_s)
+                return self._json(query, lambda: ready, 200 if ready.ready else 503)
             case "status":
-                leader = await self._leader()
+                leader = await self._actions.leader()
                 return self._json(query, lambda: report(self._daemon, self._clock, self._identity, leader))
             case "routes":
-                leader = await self._leader()
+                leader = await self._actions.leader()
                 return self._json(query, lambda: self._routes(leader))
             case "text" | "openmetrics":
                 return self._metrics_text(query)
-            case action if action in _ACTIONS:
-                return await self._act(query)
+            case action if action in COMPONENT_ACTIONS:
+                return self._json(query, await self._actions.on_component(query), 202)
+            case action if action in TABLE_ACTIONS:
+                done = await self._actions.on_table(query)
+                return self._json(query, lambda: done, 202)
+            case view if view in OPERATION_VIEWS:
+                found = await self._actions.operate(query)
+                return self._json(query, lambda: found)
+            case view if view in self._views:
+                found = await self._views.read(view, query.arguments)
+                return self._json(query, lambda: found)
         raise Refusal(404, f"there is no query {query.kind!r}")
 
     def _metrics_text(self, query: Query) -> Reply:
@@ -99,37 +114,6 @@ class Responder:
     def _routes(self, leader: str | None) -> Routes:
         components = {lane.name: sorted(lane.tables) for lane in self._daemon.lanes}
         return Routes(self._daemon.leadership.leads, leader, components, list(PUBLISHED_TABLES))
-
-    async def _leader(self) -> str | None:
-        """Returns the leader, if it is another daemon and the registry responds in time."""
-        if self._daemon.leadership.leads:
-            return None
-        try:
-            async with asyncio.timeout(_LEADER_TIMEOUT_S):
-                lease = await self._store.get_daemon_lease(self._group)
-        except (RegistryError, TimeoutError):
-            return None
-        return lease.holder if lease is not None and lease.expires_at > self._clock.now_ms() else None
-
-    async def _act(self, query: Query) -> Reply:
-        lane = self._daemon.by_name.get(query.component or "")
-        if lane is None:
-            known = ", ".join(self._daemon.by_name) or "none: no component is subscribed"
-            raise Refusal(404, f"there is no component {query.component!r}; there are {known}")
-        if not self._daemon.leadership.leads:
-            leader = await self._leader()
-            raise Refusal(409, f"this daemon stands by; {leader or 'another one'} leads: ask that one")
-        if query.kind == "refresh" and lane.state is LaneState.PAUSED:
-            raise Refusal(409, f"component {lane.name} is paused: resume it, which refreshes it too")
-        log.info("operator action", action=query.kind, component=lane.name, peer=query.peer)
-        match query.kind:
-            case "refresh":
-                lane.refresh("requested by an operator")
-            case "pause":
-                lane.pause()
-            case _:
-                lane.resume()
-        return self._json(query, lambda: component_report(self._daemon, lane, self._clock), 202)
 
     def _json(self, query: Query, value: Callable[[], object], status: int = 200) -> Reply:
         started = time.perf_counter()

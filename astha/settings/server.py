@@ -12,10 +12,10 @@ from astha.settings.http import HttpSettings, split_names
 
 class ServerSettings(HttpSettings):
     token: SecretStr | None = Field(
-        None, description="The token for refresh, pause and resume; it also allows reading."
+        None, description="The token for requests that change something; it also allows reading."
     )
     read_token: SecretStr | None = Field(
-        None, description="The token that only allows reading status, metrics and events."
+        None, description="The token that only allows reading status, metrics, events and the dashboard's data."
     )
     open_paths: tuple[Literal["status", "metrics", "events"], ...] = Field(
         (), description="Paths that need no token although one is set: any of status, metrics, events."
@@ -24,6 +24,7 @@ class ServerSettings(HttpSettings):
         None, description="For commands that call a daemon: trust these certificate authorities, not the system's."
     )
     max_watchers: int = Field(256, gt=0, description="Limit of clients that stream events; others are refused.")
+    max_dashboards: int = Field(32, gt=0, description="Limit of dashboards with live data; others are refused.")
     stall_after_s: float = Field(
         20.0,
         gt=0,

@@ -32,6 +32,7 @@ from astha.subscribers.contract import (
     TransactionSubscriber,
 )
 from astha.subscribers.metrics import Metric, ReportsMetrics
+from astha.subscribers.operations import OffersOperations, OperationRefused
 from astha.subscribers.problems import Problem, ReportsProblems
 from astha.subscribers.sqlite_state import SqliteState
 from astha.subscribers.work import ReportsWork, Work
@@ -85,6 +86,8 @@ __all__ = [
     # what it reports
     "Metric", "ReportsMetrics", "Problem", "ReportsProblems", "Work", "ReportsWork", "Checkable", "CheckResult",
     "Area", "RegistryWriter",
+    # what an operator can request
+    "OffersOperations", "OperationRefused",
     # background work
     "BackgroundTasks", "Backoff",
 ]  # fmt: skip

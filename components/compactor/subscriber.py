@@ -6,7 +6,7 @@ After a stop or a crash nothing is lost: counts are in the registry's rows, clai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from uuid import uuid4
@@ -38,6 +38,7 @@ from components.compactor.execution.outcome import JobOutcome
 from components.compactor.execution.running_jobs import RunningJobs
 from components.compactor.journal_writer import JournalWriter
 from components.compactor.metrics import CompactorMetrics
+from components.compactor.operations import OPERATIONS, CompactorOperations
 from components.compactor.planning.file_selection import CompactionPlan
 from components.compactor.planning.planner import CompactionRequest, Planner
 from components.compactor.scheduling.budget import BudgetLimits
@@ -61,6 +62,7 @@ class Compactor(Component):
     tables = (TableFile, TableStats, TableDeleteFile)
     durable = False
     written_areas = frozenset((Area.LAKE,))
+    operations = OPERATIONS
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class Compactor(Component):
         self._metrics = CompactorMetrics(clock)
         self._memory: dict[str, int] = {}
         self._tasks = BackgroundTasks("compactor", clock)
+        self._operations = CompactorOperations(store, clock, self._planner, policy, self._tasks)
         self._numbers = count(1)
         self._wake = asyncio.Event()
         self._unrecorded = asyncio.Event()
@@ -163,6 +166,14 @@ class Compactor(Component):
             self._progress[job.operation_id] = (done, since)
             found.append(Work(f"the compaction of {job.spec.name}", now - since, _STUCK_S))
         return found
+
+    async def operate(self, operation: str, table: str, arguments: Mapping[str, str]) -> object:
+        match operation:
+            case "compact":
+                return await self._operations.compact(self._jobs, table, arguments.get("partition"))
+            case "explain":
+                return await self._operations.explain(table)
+        return self._operations.progress(self._running_jobs or ())
 
     def metrics(self) -> Iterator[Metric]:
         yield from self._metrics.metrics(() if self._running_jobs is None else self._running_jobs)

@@ -6,7 +6,7 @@ No delivery waits for background work. What a stop or a crash interrupts is foun
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from astha.subscribers import (
     ConsistentRead,
     Event,
     Metric,
+    OperationRefused,
     Position,
     Problem,
     Retry,
@@ -30,12 +31,22 @@ from astha.subscribers import (
     TableSnapshot,
 )
 from astha.tasks import BackgroundTasks
-from components.lib.lake.iceberg import CatalogProbe, IcebergTables, TableUnavailable, open_catalog
+from components.lib.lake.iceberg import (
+    CatalogProbe,
+    CatalogUnavailable,
+    IcebergTables,
+    TableProblem,
+    TableUnavailable,
+    open_catalog,
+)
 from components.lib.lake.iceberg.catalog_thread import CallAbandoned, CatalogThread
 from components.lib.lake.iceberg.registry_identity import registry_identity
+from components.lib.lake.storage.objects import Objects
+from components.lib.lake.table_lookup import find_table
 from components.lib.problem_tracker import ProblemTracker
 from components.snapshotter.maintenance import SnapshotMaintenance
 from components.snapshotter.request_scheduling import RequestScheduler
+from components.snapshotter.rollback import CantRollBack, Rollback
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.snapshot_requests import RequestLimiter, SnapshotRequests
 from components.snapshotter.table_state import TableStates
@@ -57,6 +68,7 @@ class Snapshotter(Component):
     tables = (TableMetadata, TableFile, TableSnapshot)
     durable = False
     written_areas = frozenset((Area.LAKE,))
+    operations = frozenset({"rollback"})
 
     def __init__(self, settings: SnapshotterSettings, context: ComponentContext) -> None:
         self._settings = settings
@@ -141,6 +153,26 @@ class Snapshotter(Component):
             self._background.supervise(f"snapshot requests {number}", self._scheduler.due.work)
         for name, loop in ((_TIME_TRIGGERS, self._request_by_time), (_MAINTENANCE, self._maintain)):
             self._background.supervise(name, partial(self._noting_failures, name, loop))
+
+    async def operate(self, operation: str, table: str, arguments: Mapping[str, str]) -> object:
+        """`rollback`: with `dry_run`, only returns what would change."""
+        if self._tables is None:
+            raise OperationRefused("the snapshotter has not opened its catalog yet: try again")
+        rollback = Rollback(self._store, self._tables, self._call, Objects(self._context.lake))
+        found, snapshot = await find_table(self._store, table), arguments.get("snapshot", "")
+        dry_run = bool(arguments.get("dry_run"))
+        try:
+            plan = await (rollback.plan(found, snapshot) if dry_run else rollback.roll_back(found, snapshot))
+        except (CantRollBack, CatalogUnavailable, TableProblem) as error:
+            raise OperationRefused(str(error)) from error
+        return {
+            "table": table,
+            "snapshot_id": str(plan.snapshot_id),
+            "dry_run": dry_run,
+            "removed": len(plan.removed),
+            "restored": len(plan.restored),
+            "rows": plan.rows,
+        }
 
     async def maintain(self) -> None:
         """Runs one round of maintenance."""

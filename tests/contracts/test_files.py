@@ -13,7 +13,7 @@ from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.inputs import FileDraft, Registration
 from registry.json_text import JsonText, parse_json_as
-from registry.models import FileOperation, LakeTable, TableFile
+from registry.models import FileOperation, FileSizes, LakeTable, TableFile
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_PATHS, BAD_TEXT, Refused
 from tests.contracts.contents import assert_counted, contents, unchanged
 from tests.doubles.clock import ManualClock
@@ -512,3 +512,17 @@ async def test_the_longest_paths_fit(store: MetadataStore, table: LakeTable) -> 
     await store.record_intents([path], purpose="insert", owner="w")
     await store.remove_files(table.id, [row], reason="x")
     assert await _awaiting(store, table) == {path}
+
+
+async def test_files_are_counted_by_size(store: MetadataStore) -> None:
+    table = await store.create_table("db", "sizes", "s3://lake/sizes", TABLE)
+    assert await store.count_file_sizes(table.id, [0, 10]) == []
+    added = await store.add_files(table.id, [file(str(size), size=size) for size in (0, 9, 10, 25, 99)])
+    assert await store.count_file_sizes(table.id, [0, 10, 50]) == [
+        FileSizes(0, False, 2, 9), FileSizes(10, False, 2, 35), FileSizes(50, False, 1, 99),
+    ]  # fmt: skip
+    await store.swap_files(table.id, added[:2], [file("merged", size=9)], operation_id="one")
+    assert (await store.count_file_sizes(table.id, [0, 10, 50]))[0] == FileSizes(0, True, 1, 9)
+    for bounds in ([], [1, 2], [0, 5, 5], [0, 9, 3]):
+        with pytest.raises(Invalid):
+            await store.count_file_sizes(table.id, bounds)

@@ -12,7 +12,7 @@ from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.inputs import TableDraft
 from registry.json_text import JsonText, parse_json, parse_json_as
-from registry.models import LakeTable, TableFile, TableMetadata
+from registry.models import LakeTable, TableFile, TableMetadata, TableOrder
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_TEXT, Refused
 from tests.contracts.contents import contents, unchanged
 from tests.doubles.clock import ManualClock
@@ -250,3 +250,36 @@ async def test_text_that_is_not_json_is_refused(store: MetadataStore, subtests: 
                 await store.create_table("db", "new", "s3://lake", bad)
             with subtests.test(text), pytest.raises(Invalid):
                 await store.add_schema_version(table.id, bad, expected=1)
+
+
+async def test_tables_are_searched_in_pages(store: MetadataStore) -> None:
+    made = [await store.create_table(db, name, f"s3://lake/{db}/{name}", TABLE) for db, name in _SEARCHED]
+    await store.add_files(made[2].id, [file("a", size=7), file("b", size=1)])
+
+    async def pages(text: str, order: TableOrder) -> list[list[str]]:
+        found: list[list[str]] = []
+        after = None
+        while True:
+            page = await store.search_tables(text, order=order, after=after, limit=2)
+            assert page.total == len([1 for db, name in _SEARCHED if text.lower() in f"{db}.{name}".lower()])
+            found.append([f"{table.database}.{table.name}" for table in page.tables])
+            after = page.after
+            if after is None:
+                return found
+
+    assert await pages("", "name") == [["crm.Leads", "shop.100%"], ["shop.order_items", "shop.orders"]]
+    assert await pages("ORDER", "name") == [["shop.order_items", "shop.orders"]]
+    assert await pages("p.o", "files") == [["shop.order_items", "shop.orders"]]
+    assert (await pages("", "size"))[0][0] == "shop.order_items"
+    assert await pages("%", "name") == [["shop.100%"]]
+    assert await pages("_i", "name") == [["shop.order_items"]]
+    assert await pages("nothing", "modified") == [[]]
+
+
+_SEARCHED = [("shop", "orders"), ("crm", "Leads"), ("shop", "order_items"), ("shop", "100%")]
+
+
+async def test_a_search_checks_its_arguments(store: MetadataStore) -> None:
+    for bad in ({"text": 1}, {"order": "id"}, {"limit": 0}, {"after": (1, 1)}, {"order": "size", "after": ("x", 1)}):
+        with pytest.raises(Invalid):
+            await store.search_tables(**bad)

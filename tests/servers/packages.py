@@ -33,9 +33,9 @@ def find_program(name: str, package: str) -> Program:
     if found := shutil.which(name, path=places):
         return Program(Path(found), {})
     root = _unpacked(package)
-    found = shutil.which(
-        name, path=os.pathsep.join(str(root / part) for part in ("usr/sbin", "usr/bin", "sbin", "bin"))
-    )
+    # A program in its own directory first: the one in usr/bin may be a script with the installed path.
+    parts = (f"usr/lib/{package}", "usr/sbin", "usr/bin", "sbin", "bin")
+    found = shutil.which(name, path=os.pathsep.join(str(root / part) for part in parts))
     if found is None:
         raise PackageMissing(f"the package {package} has no program {name}: install one, so that it is on the PATH")
     libraries = sorted({str(path.parent) for path in root.rglob("*.so*")})
@@ -58,7 +58,7 @@ def _unpacked(package: str) -> Path:
 
 
 def _download(package: str, scratch: Path) -> list[str]:
-    """Unpacks the package and the libraries that this machine lacks into the directory `root`."""
+    """Unpacks the package and the libraries and parts of it that this machine lacks into the directory `root`."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise PackageMissing(f"{package} is not installed, and apt-get is not there to fetch it: install {package}")
     try:
@@ -78,7 +78,8 @@ def _download(package: str, scratch: Path) -> list[str]:
 
 def _fetch(package: str, scratch: Path) -> list[str]:
     plan = _run("apt-get", "install", "--simulate", "--no-install-recommends", package, directory=scratch)
-    missing = [name for name in _INSTALLED.findall(plan) if name.startswith("lib") and name != "libc6"]
+    needed = [name for name in _INSTALLED.findall(plan) if name.startswith(("lib", f"{package}-"))]
+    missing = [name for name in needed if name != "libc6"]
     names = [package, *missing]
     _run("apt-get", "download", "-q", *names, directory=scratch)
     return names

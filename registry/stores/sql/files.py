@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 from typing import get_args
 
 import msgspec
-from sqlalchemy import Select, cast, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy import Select, case, cast, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import validation
 from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.inputs import Advance, FileDraft, Registration, validate
-from registry.models import FileOperation, LakeTable, TableDeleteFile, TableFile, TableStats
+from registry.models import FileOperation, FileSizes, LakeTable, TableDeleteFile, TableFile, TableStats
 from registry.schema import (
     BigInt,
     compactions,
@@ -450,6 +450,29 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         validation.integer("table_id", table_id)
         query = select_rows(TableStats).where(table_stats.c.table_id == table_id)
         return await self._rows(TableStats, query.order_by(table_stats.c.partition_path))
+
+    async def count_file_sizes(self, table_id: int, bounds: Sequence[int]) -> list[FileSizes]:
+        validation.integer("table_id", table_id)
+        validation.every("bounds", bounds, validation.integer)
+        if list(bounds) != sorted({0, *bounds}):
+            raise Invalid("bounds", list(bounds), "must ascend from 0")
+        files = table_files.c
+        size_class = case(*((files.file_size >= bound, bound) for bound in reversed(bounds)), else_=0)
+        compacted = case((files.operation == "compaction", 1), else_=0)
+        counted = select(
+            size_class.label("size_class"),
+            compacted.label("compacted"),
+            files.file_size,
+        ).where(files.table_id == table_id).subquery("counted")  # fmt: skip
+        found = counted.c
+        query = (
+            select(found.size_class, found.compacted, func.count(), cast(func.sum(found.file_size), BigInt))
+            .group_by(found.size_class, found.compacted)
+            .order_by(found.size_class, found.compacted)
+        )
+        async with self._autocommit() as connection:
+            rows = (await connection.execute(query)).all()
+        return [FileSizes(bound, bool(by_compaction), files, size) for bound, by_compaction, files, size in rows]
 
     async def recount_statistics(self, table_id: int) -> LakeTable:
         """Writes only rows that are wrong, so that recounting correct statistics causes no change events."""

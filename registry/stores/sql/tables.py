@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, delete, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, literal, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import validation
@@ -14,9 +14,26 @@ from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, NotFound
 from registry.inputs import TableDraft, validate
 from registry.json_text import JsonText, JsonValue, to_json_text
-from registry.models import LakeTable, TableDeleteFile, TableFile, TableMetadata, TableStatus
+from registry.models import (
+    LakeTable,
+    TableDeleteFile,
+    TableFile,
+    TableMetadata,
+    TableOrder,
+    TablePage,
+    TableStatus,
+)
 from registry.schema import files_awaiting_deletion, table_delete_files, table_files, table_metadata, tables
 from registry.stores.sql.base import SqlBase, require_row, select_rows
+
+_FULL_NAME = tables.c.database + "." + tables.c.name
+_ORDER_KEYS: Mapping[TableOrder, ColumnElement[Any]] = {
+    "name": _FULL_NAME,
+    "files": tables.c.file_count,
+    "size": tables.c.total_size,
+    "rows": tables.c.row_count,
+    "modified": tables.c.last_modified,
+}
 
 
 class SqlTables(SqlBase):
@@ -76,6 +93,33 @@ class SqlTables(SqlBase):
             validation.name("database", database)
             query = query.where(tables.c.database == database)
         return await self._rows(LakeTable, query)
+
+    async def search_tables(
+        self,
+        text: str = "",
+        *,
+        order: TableOrder = "name",
+        after: tuple[str | int, int] | None = None,
+        limit: int = PAGE,
+    ) -> TablePage:
+        validation.text("text", text)
+        validation.one_of("order", order, get_args(TableOrder))
+        validation.integer("limit", limit, 1)
+        if after is not None:
+            (validation.text if order == "name" else validation.integer)("after", after[0])
+            validation.integer("after", after[1])
+        found = _FULL_NAME.icontains(text, autoescape=True) if text else literal(True)
+        key, by_id = _ORDER_KEYS[order], tables.c.id
+        query = select(tables, key.label("order_key")).where(found)
+        query = query.order_by(key, by_id) if order == "name" else query.order_by(key.desc(), by_id.desc())
+        if after is not None:
+            place = tuple_(key, by_id)
+            query = query.where(place > after if order == "name" else place < after)
+        async with self._autocommit() as connection:
+            total = (await connection.execute(select(func.count()).select_from(tables).where(found))).scalar_one()
+            rows = (await connection.execute(query.limit(limit + 1))).all()
+        page = [LakeTable(*row[:-1]) for row in rows[:limit]]
+        return TablePage(page, total, (rows[limit - 1][-1], page[-1].id) if len(rows) > limit else None)
 
     async def alter_table(
         self,

@@ -62,7 +62,7 @@ class _Message(NamedTuple):
     url: URL | None
 
 
-@pytest.mark.parametrize(("url", "found"), [(None, URL("/")), (URL("/status"), URL("/status"))])
+@pytest.mark.parametrize(("url", "found"), [(None, URL("/no-target")), (URL("/status"), URL("/status"))])
 def test_a_request_without_a_target_is_answered(url: URL | None, found: URL) -> None:
     """aiohttp ends the task of such a connection with an AttributeError, and the caller waits for nothing."""
     make = with_target(cast("Any", lambda message, *others: (message.url, others)))

@@ -1,0 +1,158 @@
+"""`astha top`: a running daemon at a glance, in a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from astha.cli.command_help import SHORT_HELP
+from astha.cli.control import client_of
+from astha.cli.options import server_options, settings_options
+from astha.client import NoDaemon, Refused
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from astha.settings import Settings
+
+_STYLES = {"live": "green", "broken": "bold red", "paused": "yellow", "recovering": "yellow", "bootstrapping": "yellow"}
+_SPARKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+_SPARK_WIDTH = 20
+
+
+@click.command("top", short_help=SHORT_HELP["top"])
+@click.option("--once", is_flag=True, help="Print the state once, after two samples, and exit.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.2, 60.0),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two samples.",
+)
+@settings_options
+@server_options
+def top_command(
+    reload: Callable[[], Settings],
+    server_url: str | None,
+    token_file: Path | None,
+    once: bool,
+    interval_s: float,
+) -> None:
+    """Show a running daemon, again and again: source, and each component with its rate, lag, queue and circuit.
+
+    Ctrl-C ends it. Without a terminal it prints once, as with --once.
+
+    \b
+    Examples:
+      astha top
+      astha top --once
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    client = client_of(reload(), server_url, token_file)
+    samples = Rates()
+    console = Console()
+    if once or not sys.stdout.isatty():
+        console = Console(width=max(console.width, 100))
+        samples.add(client.get("/status"), time.monotonic())
+        time.sleep(interval_s)
+        console.print(samples.shown(client.get("/status"), time.monotonic()))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                shown = samples.shown(client.get("/status"), time.monotonic())
+            except (NoDaemon, Refused) as error:
+                shown = f"[bold red]{type(error).__name__}[/]: {_escaped(str(error))}\n\ntrying again"
+            live.update(shown, refresh=True)
+            try:
+                time.sleep(interval_s)
+            except KeyboardInterrupt:
+                return
+
+
+class Rates:
+    """Deliveries per second, between two statuses."""
+
+    def __init__(self) -> None:
+        self._delivered: dict[str, int] = {}
+        self._at: float | None = None
+        self._recent: dict[str, list[float]] = {}
+
+    def add(self, status: dict[str, Any], now: float) -> dict[str, float]:
+        rates: dict[str, float] = {}
+        for component in status["components"]:
+            name, delivered = component["name"], _delivered(component)
+            passed = 0.0 if self._at is None else now - self._at
+            gained = max(0, delivered - self._delivered.get(name, delivered))
+            rates[name] = gained / passed if passed > 0 else 0.0
+            self._delivered[name] = delivered
+            self._recent[name] = [*self._recent.get(name, []), rates[name]][-_SPARK_WIDTH:]
+        self._at = now
+        return rates
+
+    def shown(self, status: dict[str, Any], now: float) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+
+        rates = self.add(status, now)
+        leadership, source = status["leadership"], status["source"]
+        ready = "[green]ready[/]" if status["ready"] else "[bold red]not ready[/]"
+        lag = "" if source["lag"] is None else f", {source['lag']:,} {source['unit']} behind the server"
+        connected = "connected" if source["connected"] else f"[bold red]not connected[/]: {_escaped(source['detail'])}"
+        lines = [
+            f"[bold]astha {status['version']}[/]  {leadership['role']}  {ready}  {_escaped(status['registry'])}",
+            f"source {connected}, at {source['received']:,}{lag}",
+            *(f"[red]- {_escaped(reason)}[/]" for reason in status["reasons"]),
+            "",
+        ]
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("component", "state", "circuit"):
+            table.add_column(column, no_wrap=True)
+        for column in ("events/s", "lag", "queued", "failures", "refreshes"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        for component in status["components"]:
+            table.add_row(*_cells(component, rates[component["name"]], self._recent[component["name"]]))
+        problems = sum(len(component["problems"]) for component in status["components"])
+        after = [f"\n{problems:,} problems of single tables: `astha status` lists them"] if problems else []
+        return Group(*lines, table, *after)
+
+
+def _cells(component: dict[str, Any], rate: float, recent: list[float]) -> tuple[str, ...]:
+    style = _STYLES.get(component["state"], "")
+    state = f"[{style}]{component['state']}[/]" if style else component["state"]
+    circuit = component["breaker"]["state"]
+    return (
+        _escaped(component["name"]),
+        state,
+        circuit if circuit == "closed" else f"[bold red]{circuit}[/]",
+        f"{rate:,.1f}",
+        "" if component["lag_s"] is None else f"{component['lag_s']:.1f} s",
+        f"{component['queue']['events']:,}",
+        f"{component['counts']['failures']:,}",
+        f"{component['counts']['refreshes']:,}",
+        sparkline(recent),
+    )
+
+
+def sparkline(values: list[float]) -> str:
+    most = max(values, default=0.0)
+    return "".join(_SPARKS[round(value / most * (len(_SPARKS) - 1))] if most else " " for value in values)
+
+
+def _delivered(component: dict[str, Any]) -> int:
+    by_table = component["counts"]["delivered"].values()
+    return sum(number for by_operation in by_table for number in by_operation.values())
+
+
+def _escaped(text: str | None) -> str:
+    """Keeps rich from taking the text for markup."""
+    return "" if text is None else text.replace("[", "\\[")

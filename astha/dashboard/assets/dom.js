@@ -1,0 +1,86 @@
+// Elements are made from text nodes only: no value of the registry is ever parsed as HTML.
+const SVG = "http://www.w3.org/2000/svg";
+
+export function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+export function s(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export const number = (value) => (value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US"));
+
+export function rate(value) {
+  return value >= 100 ? number(Math.round(value)) : String(Math.round(value * 100) / 100);
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) [value, unit] = [value / 1024, unit + 1];
+  return `${unit && value < 100 ? value.toFixed(1).replace(/\.0$/, "") : Math.round(value)} ${units[unit]}`;
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  if (value < 120) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
+  return value < 7200 ? `${Math.round(value / 60)} min` : `${Math.round(value / 3600)} h`;
+}
+
+export function when(ms) {
+  if (!ms) return "–";
+  const text = new Date(ms).toISOString().replace("T", " ");
+  return h("time", { datetime: new Date(ms).toISOString(), title: `${text.slice(0, 19)} UTC` }, ago(ms));
+}
+
+export function ago(ms) {
+  const passed = (Date.now() - ms) / 1000;
+  if (passed < 0) return `in ${seconds(-passed)}`;
+  if (passed < 5) return "just now";
+  return passed < 172800 ? `${seconds(passed)} ago` : new Date(ms).toISOString().slice(0, 10);
+}
+
+// A table with a caption and headers; on a phone each row becomes a card with its headers as labels.
+export function table(caption, columns, rows, empty) {
+  if (!rows.length) return h("p", { class: "empty" }, empty);
+  const head = columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title));
+  const body = rows.map((row) =>
+    h("tr", {}, columns.map(([title, show, kind], index) => {
+      const cell = index ? h("td", { class: kind, "data-label": title }) : h("th", { scope: "row", class: kind });
+      cell.append(...[show(row)].flat(9).map((part) => part ?? "–"));
+      return cell;
+    })),
+  );
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+}
+
+export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+export const badge = (text, kind = "") => h("span", { class: `badge ${kind}` }, text);
+
+const KINDS = {
+  live: "good", done: "good", created: "good", leading: "good", leader: "good", closed: "good", active: "good",
+  broken: "bad", failed: "bad", open: "bad", gone: "bad", aborted: "warn",
+  bootstrapping: "warn", recovering: "warn", paused: "warn", waiting: "warn", running: "info", requested: "info",
+  "half-open": "warn", held: "warn", "standing by": "info", standby: "info",
+};
+
+export const state = (text) => badge(text, KINDS[text] || "");
+
+export function replace(parent, ...children) {
+  parent.replaceChildren(...children.flat(9).filter(Boolean));
+}

@@ -1,0 +1,122 @@
+// Tables, searched and paged by the daemon; and one table with its files, snapshots and decisions.
+import { h, table, number, bytes, when, state, badge, replace } from "./dom.js";
+import { bars, timeline } from "./charts.js";
+import { get } from "./api.js";
+import { button, compact, cancel, snapshot, rollback } from "./actions.js";
+import { decisions } from "./compaction.js";
+
+export const nameOf = (row) => `${row.database}.${row.name}`;
+export const link = (name) => h("a", { href: `#/tables/${encodeURIComponent(name)}` }, name);
+
+export function tables(main, { guarded }) {
+  const results = h("div", { "aria-live": "polite" });
+  const search = h("input", { type: "search", id: "search", placeholder: "database.table", autocomplete: "off" });
+  const order = h("select", { id: "order" }, [["name", "name"], ["files", "most files"], ["size", "largest"], ["rows", "most rows"], ["modified", "last modified"]]
+    .map(([value, text]) => h("option", { value }, text)));
+  replace(main, h("h1", {}, "Tables"),
+    h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
+      h("label", { for: "search" }, "Search", search), h("label", { for: "order" }, "Order", order)), results);
+  let pages = [null];
+  let pending = null;
+  const load = () => {
+    pending?.abort();
+    pending = new AbortController();
+    const { signal } = pending;
+    return guarded(results, async () => {
+      const after = pages.at(-1);
+      const page = await get("/api/tables", { search: search.value, order: order.value, after: after && JSON.stringify(after), limit: 50 }, signal);
+      const first = (pages.length - 1) * 50;
+      replace(results,
+        h("p", { class: "count" }, page.total ? `${number(first + 1)}–${number(first + page.tables.length)} of ${number(page.total)}` : ""),
+        table("Tables", [
+          ["Table", (row) => link(nameOf(row))],
+          ["Rows", (row) => number(row.row_count), "n"], ["Files", (row) => number(row.file_count), "n"],
+          ["Size", (row) => bytes(row.total_size), "n"],
+          ["Mean file", (row) => (row.file_count ? bytes(row.total_size / row.file_count) : "–"), "n"],
+          ["Modified", (row) => when(row.last_modified)], ["State", (row) => state(row.status)],
+        ], page.tables, search.value ? `No table’s name contains “${search.value}”.` : "There are no tables yet. `astha tables create` makes one."),
+        h("div", { class: "pager" },
+          h("button", { type: "button", disabled: pages.length === 1, onclick: () => { pages.pop(); load(); } }, "Previous"),
+          h("button", { type: "button", disabled: !page.after, onclick: () => { pages.push(page.after); load(); } }, "Next")));
+    });
+  };
+  let typing = 0;
+  const restart = (wait) => () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => { pages = [null]; load(); }, wait);
+  };
+  search.addEventListener("input", restart(200));
+  order.addEventListener("change", restart(0));
+  load();
+  return () => pending?.abort();
+}
+
+export function oneTable(main, { guarded }, name) {
+  const content = h("div", {});
+  replace(main, h("p", { class: "crumbs" }, h("a", { href: "#/tables" }, "Tables"), " / "), h("h1", {}, name), content);
+  const load = () => guarded(content, async () => {
+    const found = await get(`/api/tables/${encodeURIComponent(name)}`);
+    const explanation = await get(`/api/tables/${encodeURIComponent(name)}/explain`).catch((error) => ({ error: error.message }));
+    replace(content, page(name, found, explanation));
+  });
+  load();
+  const later = () => setTimeout(load, 800);
+  addEventListener("astha-changed", later);
+  return () => removeEventListener("astha-changed", later);
+}
+
+function page(name, found, explanation) {
+  const { table: row, metadata } = found;
+  return [
+    h("div", { class: "buttons" }, button("Compact", () => compact(name)), button("Cancel compactions", () => cancel(name)),
+      button("Snapshot", () => snapshot(name))),
+    h("dl", { class: "facts" }, [["rows", number(row.row_count)], ["files", number(row.file_count)], ["size", bytes(row.total_size)],
+      ["modified", when(row.last_modified)], ["location", h("span", { class: "mono wrap" }, row.location)],
+      metadata && ["format", `${metadata.format}, ${metadata.compression}, schema version ${metadata.schema_version}`],
+      found.savings && ["saved by compaction", `${number(found.savings.input_files - found.savings.output_files)} files in ${number(found.savings.compactions)} compactions`],
+    ].filter(Boolean).map(([title, value]) => h("div", {}, h("dt", {}, title), h("dd", {}, value)))),
+    sizes(found),
+    h("h2", {}, "Snapshots"), snapshots(name, found.snapshots),
+    h("h2", {}, "What compaction decides now"), explained(explanation),
+    h("h2", {}, "Last decisions"), decisions("Last decisions", found.compactions, false),
+    metadata && h("details", {}, h("summary", {}, "Schema and properties"), h("pre", { tabindex: 0 }, JSON.stringify({ schema: metadata.schema, partition_by: metadata.partition_by, sort_by: metadata.sort_by, properties: metadata.properties }, null, 2))),
+  ];
+}
+
+function sizes(found) {
+  const now = (bound, compacted) => found.sizes.filter((one) => one.from_bytes === bound && (compacted === undefined || one.compacted === compacted)).reduce((sum, one) => sum + one.files, 0);
+  const replaced = (bound) => found.replaced.find((one) => one.from_bytes === bound)?.files ?? 0;
+  const groups = found.size_bounds.map((bound, index) => ({
+    label: bound ? `${index === found.size_bounds.length - 1 ? "≥ " : ""}${bytes(bound)}` : `< ${bytes(found.size_bounds[1])}`,
+    values: [replaced(bound) + now(bound, false), now(bound)],
+  }));
+  return [bars("Files by size, before and after compaction", ["without compaction", "now"], groups),
+    h("p", { class: "note" }, "Each class begins at the size below its bars. Merged files count at the mean size of their compaction’s inputs.")];
+}
+
+function snapshots(name, rows) {
+  if (!rows.length) return h("p", { class: "empty" }, "No snapshots yet. The button above requests one; snapshot.every in the table’s properties makes them by time.");
+  const shown = rows.filter((row) => row.status === "created" || row.status === "requested");
+  return [
+    shown.length > 0 && timeline("Snapshots and tags", shown.map((row) => ({ at: row.timestamp, label: row.tag, kind: row.status }))),
+    table("Snapshots", [
+      ["Tag", (row) => row.tag || "–"], ["State", (row) => state(row.status)], ["Made", (row) => when(row.timestamp)],
+      ["By", (row) => row.trigger], ["Snapshot", (row) => h("span", { class: "mono" }, row.snapshot_id || "–")], ["Reason", (row) => row.reason || ""],
+      ["", (row) => (row.status === "created" ? h("button", { type: "button", "aria-label": `Roll back to ${row.tag || row.snapshot_id}`, onclick: () => rollback(name, row.snapshot_id, row.tag) }, "Roll back") : "")],
+    ], [...rows].reverse().slice(0, 50), ""),
+  ];
+}
+
+function explained(explanation) {
+  if (explanation.error) return h("p", { class: "empty" }, explanation.error);
+  return [
+    explanation.problem && h("p", { class: "warn" }, explanation.problem),
+    table("Partitions", [
+      ["Partition", (row) => row.partition || "(whole table)"], ["State", (row) => state(row.status)],
+      ["Why", (row) => [row.rule, row.reason].filter(Boolean).join(": ")],
+      ["Files", (row) => number(row.files), "n"], ["Small", (row) => number(row.small_files), "n"],
+      ["To merge", (row) => number(row.to_merge), "n"], ["Rewritten", (row) => bytes(row.bytes_to_rewrite), "n"], ["Score", (row) => number(row.score), "n"],
+    ], explanation.partitions, "No files yet: nothing to decide."),
+    explanation.partition_count > explanation.partitions.length && h("p", {}, badge(`${number(explanation.partition_count)} partitions; the first ${number(explanation.partitions.length)} are shown`)),
+  ];
+}
