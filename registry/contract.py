@@ -167,7 +167,13 @@ class Segments(Protocol):
         """
         ...
 
-    def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]: ...
+    def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
+        """Streams the same segments. Pages grow, so that a caller that stops early has read little."""
+        ...
+
+    def stream_segments_backwards(self, topic: str, partition_id: int) -> AsyncIterator[Segment]:
+        """Streams all segments from the last one to the first, in growing pages."""
+        ...
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         """Returns the segment that contains ``offset``, or None. Raises NotFound if the partition does not exist."""
@@ -175,6 +181,13 @@ class Segments(Protocol):
 
     async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
         """Returns the first segment, by offset, that may contain a record of ``timestamp`` or later, or None."""
+        ...
+
+    async def find_segment_for_size(self, topic: str, partition_id: int, size_bytes: int) -> Segment | None:
+        """Returns the last segment, by offset, that together with all later ones has at least ``size_bytes``.
+
+        None if the whole partition is smaller. Reads from the end, only as far as the returned segment.
+        """
         ...
 
     async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:

@@ -129,11 +129,17 @@ class ForwardingStore(MetadataStore):
     def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
         return self.inner.stream_segments(topic, partition_id, from_offset=from_offset)
 
+    def stream_segments_backwards(self, topic: str, partition_id: int) -> AsyncIterator[Segment]:
+        return self.inner.stream_segments_backwards(topic, partition_id)
+
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         return await self.inner.find_segment_for_offset(topic, partition_id, offset)
 
     async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
         return await self.inner.find_segment_for_timestamp(topic, partition_id, timestamp)
+
+    async def find_segment_for_size(self, topic: str, partition_id: int, size_bytes: int) -> Segment | None:
+        return await self.inner.find_segment_for_size(topic, partition_id, size_bytes)
 
     async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
         return await self.inner.get_object_segments(s3_bucket, s3_key)

@@ -187,23 +187,24 @@ class SegmentStore(Component):
     async def merge(self) -> None:
         """Merges until no partition is due, one object after the other."""
         merger = self._merger
-        later: list[tuple[str, int]] = []
+        later: dict[tuple[str, int], int] = {}
         while merger is not None and (due := self._small_segments.take_due(self._settings.merge_partitions)):
             self._progress_at["merging"] = self._clock.monotonic()
             try:
                 done = await merger.merge(due)
             except BaseException:
-                self._small_segments.put_back([*due, *later])
+                self._small_segments.put_back(due | later)
                 raise
             self._small_segments.add_leftovers(done.leftovers)
             self._counters["segments_merged"] += done.old
             self._counters["merged_bytes"] += done.size_bytes
             if done.old:
                 log.info("segments merged", old=done.old, new=done.new, bytes=done.size_bytes)
+            revisit = {key: due[key] for key in done.revisit}
             if done.new:
-                self._small_segments.put_back(done.revisit)
+                self._small_segments.put_back(revisit)
             else:
-                later += done.revisit  # still too young
+                later |= revisit  # still too young
         self._small_segments.put_back(later)
 
     async def clean_up(self) -> None:

@@ -95,6 +95,10 @@ QUESTIONS = {
         lambda store: store.get_segments("orders", 7, from_offset=1_234, limit=10),
         "segments_topic_partition_id_base_offset", ["topic", "partition_id", "base_offset"],
     ),
+    "segments from the end": Question(
+        lambda store: anext(store.stream_segments_backwards("orders", 7)),
+        "segments_topic_partition_id_base_offset", ["topic", "partition_id", "base_offset"],
+    ),
     "consumer offset": Question(
         lambda store: store.get_committed_offset("group-7", "orders", 7),
         "pk_consumer_offsets", ["group_id", "topic", "partition_id"],
