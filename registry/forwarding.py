@@ -185,9 +185,6 @@ class ForwardingStore(MetadataStore):
     ) -> list[GroupLease]:
         return await self.inner.acquire_group_leases(group_id, partitions, member_id, ttl_ms)
 
-    async def renew_group_leases(self, leases: Sequence[GroupLease], ttl_ms: int) -> list[GroupLease]:
-        return await self.inner.renew_group_leases(leases, ttl_ms)
-
     async def release_group_lease(self, lease: GroupLease) -> bool:
         return await self.inner.release_group_lease(lease)
 
@@ -214,8 +211,8 @@ class ForwardingStore(MetadataStore):
     async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
         return await self.inner.list_agents(alive_within_ms=alive_within_ms, group=group)
 
-    async def deregister_agent(self, agent_id: str) -> None:
-        await self.inner.deregister_agent(agent_id)
+    async def deregister_agent(self, agent_id: str, *, last_heartbeat: int | None = None) -> None:
+        await self.inner.deregister_agent(agent_id, last_heartbeat=last_heartbeat)
 
     async def acquire_partition_lease(
         self, topic: str, partition_id: int, agent_id: str, ttl_ms: int
@@ -226,12 +223,6 @@ class ForwardingStore(MetadataStore):
         self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
         return await self.inner.acquire_partition_leases(partitions, agent_id, ttl_ms)
-
-    async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
-        return await self.inner.renew_partition_lease(lease, ttl_ms)
-
-    async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        return await self.inner.renew_partition_leases(leases, ttl_ms)
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
         return await self.inner.release_partition_lease(lease)

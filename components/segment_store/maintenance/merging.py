@@ -92,7 +92,7 @@ class Merger:
         Each partition is read from its end back to the given offset, and beyond it only as far as a run extends.
         """
         chosen, revisit, leftovers = await self._choose(partitions)
-        runs = await self._read(chosen)
+        runs = await self._read(chosen) if chosen else []
         if not runs:
             return SegmentMergeResult(0, 0, 0, revisit, leftovers)
         segments = await asyncio.to_thread(_encode, runs)
