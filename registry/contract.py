@@ -170,7 +170,13 @@ class Segments(Protocol):
         """
         ...
 
-    def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]: ...
+    def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
+        """Streams the same segments. Pages grow, so that a caller that stops early has read little."""
+        ...
+
+    def stream_segments_backwards(self, topic: str, partition_id: int) -> AsyncIterator[Segment]:
+        """Streams all segments from the last one to the first, in growing pages."""
+        ...
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         """Returns the segment that contains ``offset``, or None. Raises NotFound if the partition does not exist."""
@@ -178,6 +184,13 @@ class Segments(Protocol):
 
     async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
         """Returns the first segment, by offset, that may contain a record of ``timestamp`` or later, or None."""
+        ...
+
+    async def find_segment_for_size(self, topic: str, partition_id: int, size_bytes: int) -> Segment | None:
+        """Returns the last segment, by offset, that together with all later ones has at least ``size_bytes``.
+
+        None if the whole partition is smaller. Reads from the end, only as far as the returned segment.
+        """
         ...
 
     async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
@@ -249,13 +262,9 @@ class ConsumerGroups(Protocol):
     ) -> list[GroupLease]:
         """Acquires the leases that are free, expired or the member's own, each with a new epoch, and returns them.
 
-        The others stay as they are. A member is a registered agent. Offsets committed under an earlier epoch are
-        visible to the new holder; later commits under it raise Fenced.
+        The others stay as they are. A member is a registered agent, whose heartbeats renew its leases. Offsets
+        committed under an earlier epoch are visible to the new holder; later commits under it raise Fenced.
         """
-        ...
-
-    async def renew_group_leases(self, leases: Sequence[GroupLease], ttl_ms: int) -> list[GroupLease]:
-        """Renews the leases that are still held in their epoch, and returns them."""
         ...
 
     async def release_group_lease(self, lease: GroupLease) -> bool:
@@ -280,7 +289,13 @@ class Agents(Protocol):
         """Registers an agent, or replaces its registration if the id is known: the agent has restarted."""
         ...  # fmt: skip
 
-    async def heartbeat(self, agent_id: str) -> None: ...
+    async def heartbeat(self, agent_id: str) -> None:
+        """Renews all leases that the agent holds: each for the term with which it was acquired. Changes only its row.
+
+        Leases that were taken over before stay with their new holders. Raises NotFound if the agent was deregistered,
+        and with it lost everything.
+        """
+        ...
 
     async def get_agent(self, agent_id: str) -> Agent | None: ...
 
@@ -288,8 +303,11 @@ class Agents(Protocol):
         """Returns agents sorted by id: all, or those with a heartbeat within the last ``alive_within_ms``."""
         ...
 
-    async def deregister_agent(self, agent_id: str) -> None:
-        """Deletes an agent. Its leases become free at once; their epochs stay."""
+    async def deregister_agent(self, agent_id: str, *, last_heartbeat: int | None = None) -> None:
+        """Deletes an agent. Its leases become free at once; their epochs stay.
+
+        With ``last_heartbeat``, only if the agent has not sent another one since. Else raises NotFound.
+        """
         ...
 
     async def acquire_partition_lease(
@@ -297,7 +315,8 @@ class Agents(Protocol):
     ) -> PartitionLease:
         """Acquires a lease that is free, expired or the agent's own, with a new epoch. Else raises Conflict.
 
-        The Conflict names the holder.
+        The lease expires ``ttl_ms`` after the acquisition or after the agent's last heartbeat, whichever is later, and
+        stays the agent's until another one acquires it. The Conflict names the holder.
         """
         ...
 
@@ -305,14 +324,6 @@ class Agents(Protocol):
         self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
         """Acquires the leases that are free, expired or the agent's own, and returns them. The others stay."""
-        ...
-
-    async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
-        """Extends the expiry; the epoch stays. Raises Fenced if the lease is no longer held in this epoch."""
-        ...
-
-    async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        """Renews the leases that are still held in their epoch, and returns them."""
         ...
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:

@@ -132,11 +132,17 @@ class ForwardingStore(MetadataStore):
     def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
         return self.inner.stream_segments(topic, partition_id, from_offset=from_offset)
 
+    def stream_segments_backwards(self, topic: str, partition_id: int) -> AsyncIterator[Segment]:
+        return self.inner.stream_segments_backwards(topic, partition_id)
+
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         return await self.inner.find_segment_for_offset(topic, partition_id, offset)
 
     async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
         return await self.inner.find_segment_for_timestamp(topic, partition_id, timestamp)
+
+    async def find_segment_for_size(self, topic: str, partition_id: int, size_bytes: int) -> Segment | None:
+        return await self.inner.find_segment_for_size(topic, partition_id, size_bytes)
 
     async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
         return await self.inner.get_object_segments(s3_bucket, s3_key)
@@ -182,9 +188,6 @@ class ForwardingStore(MetadataStore):
     ) -> list[GroupLease]:
         return await self.inner.acquire_group_leases(group_id, partitions, member_id, ttl_ms)
 
-    async def renew_group_leases(self, leases: Sequence[GroupLease], ttl_ms: int) -> list[GroupLease]:
-        return await self.inner.renew_group_leases(leases, ttl_ms)
-
     async def release_group_lease(self, lease: GroupLease) -> bool:
         return await self.inner.release_group_lease(lease)
 
@@ -211,8 +214,8 @@ class ForwardingStore(MetadataStore):
     async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
         return await self.inner.list_agents(alive_within_ms=alive_within_ms, group=group)
 
-    async def deregister_agent(self, agent_id: str) -> None:
-        await self.inner.deregister_agent(agent_id)
+    async def deregister_agent(self, agent_id: str, *, last_heartbeat: int | None = None) -> None:
+        await self.inner.deregister_agent(agent_id, last_heartbeat=last_heartbeat)
 
     async def acquire_partition_lease(
         self, topic: str, partition_id: int, agent_id: str, ttl_ms: int
@@ -223,12 +226,6 @@ class ForwardingStore(MetadataStore):
         self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
         return await self.inner.acquire_partition_leases(partitions, agent_id, ttl_ms)
-
-    async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
-        return await self.inner.renew_partition_lease(lease, ttl_ms)
-
-    async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        return await self.inner.renew_partition_leases(leases, ttl_ms)
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
         return await self.inner.release_partition_lease(lease)

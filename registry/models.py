@@ -154,7 +154,10 @@ class Agent(Row, frozen=True, gc=False):
 
 
 class PartitionLease(Row, frozen=True, gc=False):
-    """The agent that may write a partition, until when, and in which epoch. The epoch grows with every acquisition."""
+    """The agent that may write a partition, and in which epoch. The epoch grows with every acquisition.
+
+    `expires_at` is set at the acquisition; heartbeats of the agent extend the lease: see `lease_expiry`.
+    """
 
     table = "partition_leases"
     key = ("topic", "partition_id")
@@ -513,7 +516,7 @@ class ProducerSequence(Row, frozen=True, gc=False):
 
 
 class GroupLease(Row, frozen=True, gc=False):
-    """The member of a consumer group that reads a partition, until when, and in which epoch."""
+    """The member of a consumer group that reads a partition, and in which epoch. Expires as a `PartitionLease` does."""
 
     table = "group_leases"
     key = ("group_id", "topic", "partition_id")
@@ -525,6 +528,11 @@ class GroupLease(Row, frozen=True, gc=False):
     expires_at: int
     acquired_at: int
     epoch: int
+
+
+def lease_expiry(lease: PartitionLease | GroupLease, last_heartbeat: int | None) -> int:
+    """Returns when a lease expires: its term after the acquisition, or after its holder's last heartbeat."""
+    return max(lease.expires_at, (last_heartbeat or 0) + lease.expires_at - lease.acquired_at)
 
 
 class CatalogTable(Row, frozen=True, gc=False):

@@ -1,6 +1,6 @@
 """What partitions and segments cost the registry and every process, each by itself: the numbers behind docs/scale.md.
 
-None has a goal. They are sizes and counts, which a busy machine does not change, and two times, which it does.
+Sizes and counts, which a busy machine does not change, and how two times grow within one run.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import gc
 import sys
 import tracemalloc
 from collections.abc import Callable
-from time import perf_counter
+from statistics import median
 
 import psycopg
 
 from benchmarks.registries import new_registry
 from benchmarks.registry.memory import memory_figures
 from benchmarks.report import Report, run
-from components.lib.streams.agents import HeldLease
+from benchmarks.segments.history import history_figures
+from components.lib.streams.agents import AgentSettings, HeldLease
 from components.segment_store.maintenance.merge_policy import MergePolicy, choose_runs
 from registry.cache.segment_index import SegmentIndex
 from registry.contract import MetadataStore
@@ -92,13 +93,6 @@ async def registry_figures(report: Report, server: EmbeddedPostgres) -> None:
     what = f"rows of {partitions:,} partitions and their leases, with indexes"
     report.add("registry_bytes_per_partition", (registry.size(*tables) - empty) / partitions, what)
 
-    before, started = registry.wal(), perf_counter()
-    await store.renew_partition_leases(leases, _HOUR_MS)
-    took = perf_counter() - started
-    what = f"one renewal of all {partitions:,} leases, in one statement"
-    report.add("wal_bytes_per_renewal", (registry.wal() - before) / partitions, what)
-    report.add("renewal_us_per_lease", took / partitions * 1e6, f"{what}: {took:.2f} s")
-
     rounds = report.pick(4, 2)
     empty = registry.size("segments", "segment_objects")
     for number in range(rounds):
@@ -128,6 +122,40 @@ async def registry_figures(report: Report, server: EmbeddedPostgres) -> None:
     )  # fmt: skip
     registry.close()
     await store.close()
+
+
+async def idle_figures(report: Report, server: EmbeddedPostgres) -> None:
+    """What agents write that only hold their leases: one round of heartbeats per interval."""
+    agents, interval_s = 100, AgentSettings().renew_every_s
+    bytes_per_s: list[float] = []
+    counts = (1_000, report.pick(100_000, 20_000))
+    for partitions in counts:
+        url, store = await new_registry(server, f"idle_{partitions}")
+        registry = Registry(url, store)
+        await store.create_topic(TOPIC, partitions)
+        for number in range(agents):
+            await store.register_agent(f"{AGENT}-{number}", "local")
+            keys = [(TOPIC, partition) for partition in range(number, partitions, agents)]
+            await store.acquire_partition_leases(keys, f"{AGENT}-{number}", _HOUR_MS)
+        rounds: list[int] = []
+        for _ in range(6):
+            before = registry.wal()
+            for number in range(agents):
+                await store.heartbeat(f"{AGENT}-{number}")
+            rounds.append(registry.wal() - before)
+        bytes_per_s.append(median(rounds) / interval_s)  # the first may write whole pages, a vacuum may disturb one
+        registry.close()
+        await store.close()
+        report.say(f"{agents} agents hold {partitions:,} partitions")
+    report.add(
+        "idle_wal_bytes_per_s", bytes_per_s[1],
+        f"{agents} agents that hold {counts[1]:,} partitions and send a heartbeat every {interval_s:g} s",
+    )  # fmt: skip
+    report.add(
+        "idle_wal_growth", bytes_per_s[1] / bytes_per_s[0],
+        f"the same over {agents} agents that hold {counts[0]:,} partitions: {bytes_per_s[1]:,.0f} and "
+        f"{bytes_per_s[0]:,.0f} B/s", at_most=1.1,
+    )  # fmt: skip
 
 
 def process_figures(report: Report) -> None:
@@ -214,6 +242,8 @@ def _bytes_each(count: int, build: Callable[[int], object]) -> float:
 async def measure(report: Report) -> None:
     with EmbeddedPostgres(settings={"shared_buffers": "256MB", "max_wal_size": "4GB"}) as server:
         await registry_figures(report, server)
+        await idle_figures(report, server)
+        await history_figures(report, server)
     process_figures(report)
     merge_figures(report)
 

@@ -42,7 +42,7 @@ class SegmentStoreSettings(BaseModel):
         _MERGE.min_age_ms / 1000, ge=0, description="Segments younger than this are not merged."
     )
     cleanup_every_s: Seconds = Field(300.0, description="Interval of the removal of idle producers and silent agents.")
-    lag_every_s: Seconds = Field(30.0, description="Interval of measuring the lag of consumer groups, for metrics.")
+    lag_every_s: Seconds = Field(30.0, description="Interval of measuring consumer lag and expired leases.")
     forget_producers_after_s: Seconds = Field(
         7 * 86400.0, description="The state of a producer is removed from a partition after so long without appends."
     )

@@ -130,10 +130,9 @@ class SegmentStore(Component):
         async for page in snapshot.rows(Segment):
             self._small_segments.add(page)
             self._partition_sizes.add(page)
-        leases = LeaseStates()
+        self._leases.clear()
         async for rows in snapshot.rows(PartitionLease):
-            leases.add(rows)
-        self._leases = leases
+            self._leases.add(rows)
         self._start_maintenance()
 
     def work(self) -> Iterator[Work]:
@@ -161,7 +160,7 @@ class SegmentStore(Component):
             ("maintenance_failures", "Maintenance steps that failed and will be retried."),
         ):
             yield Metric(name, help_text, self._counters[name], kind="counter")
-        yield from self._leases.metrics(self._clock.now_ms())
+        yield from self._leases.metrics()
         yield from self._lag_metrics
 
     def _start_maintenance(self) -> None:
@@ -174,6 +173,7 @@ class SegmentStore(Component):
             self._every(settings.merge_every_s, "merging", self.merge)
         self._every(settings.cleanup_every_s, "cleanup", self.clean_up)
         self._every(settings.lag_every_s, "consumer lag", self.measure_lag)
+        self._every(settings.lag_every_s, "heartbeats", self.read_heartbeats)
 
     # ---- maintenance --------------------------------------------------------------------------------------
 
@@ -187,23 +187,24 @@ class SegmentStore(Component):
     async def merge(self) -> None:
         """Merges until no partition is due, one object after the other."""
         merger = self._merger
-        later: list[tuple[str, int]] = []
+        later: dict[tuple[str, int], int] = {}
         while merger is not None and (due := self._small_segments.take_due(self._settings.merge_partitions)):
             self._progress_at["merging"] = self._clock.monotonic()
             try:
                 done = await merger.merge(due)
             except BaseException:
-                self._small_segments.put_back([*due, *later])
+                self._small_segments.put_back(due | later)
                 raise
             self._small_segments.add_leftovers(done.leftovers)
             self._counters["segments_merged"] += done.old
             self._counters["merged_bytes"] += done.size_bytes
             if done.old:
                 log.info("segments merged", old=done.old, new=done.new, bytes=done.size_bytes)
+            revisit = {key: due[key] for key in done.revisit}
             if done.new:
-                self._small_segments.put_back(done.revisit)
+                self._small_segments.put_back(revisit)
             else:
-                later += done.revisit  # still too young
+                later |= revisit  # still too young
         self._small_segments.put_back(later)
 
     async def clean_up(self) -> None:
@@ -217,13 +218,18 @@ class SegmentStore(Component):
         oldest = self._clock.now_ms() - int(self._settings.forget_agents_after_s * 1000)
         for agent in await self._store.list_agents():
             if agent.last_heartbeat < oldest:
-                with suppress(NotFound):  # another daemon did it
-                    await self._store.deregister_agent(agent.agent_id)
+                with suppress(NotFound):  # another daemon did it, or it lives
+                    await self._store.deregister_agent(agent.agent_id, last_heartbeat=agent.last_heartbeat)
 
     async def measure_lag(self) -> None:
         """Measures the lag of all consumer groups once."""
         lags = await read_lag(self._store)
         self._lag_metrics = list(lag_metrics(lags, self._clock.now_ms()))
+
+    async def read_heartbeats(self) -> None:
+        """Reads the heartbeats of all agents once, which tell the leases that have expired."""
+        now_ms = self._clock.now_ms()  # before the read: a heartbeat is never older than it seems
+        self._leases.look({row.agent_id: row.last_heartbeat for row in await self._store.list_agents()}, now_ms)
 
     def _count_segments(self, events: Sequence[Event[Row]]) -> None:
         new = []

@@ -9,10 +9,12 @@ import pytest
 
 from registry.contract import MetadataStore
 from registry.errors import Conflict, Fenced, Invalid, NotFound
+from registry.inputs import Fence
 from registry.models import Agent, PartitionLease
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused
 from tests.contracts.contents import unchanged
 from tests.doubles.clock import ManualClock
+from tests.samples import segment
 
 TTL = 1_000
 
@@ -22,6 +24,10 @@ async def agents(store: MetadataStore) -> None:
     await store.create_topic("orders", 8)
     await store.register_agent("agent-1", "host:1")
     await store.register_agent("agent-2", "host:2")
+
+
+def _fence(lease: PartitionLease) -> Fence:
+    return Fence(lease.topic, lease.partition_id, lease.leader_agent_id or "", lease.epoch)
 
 
 class TestAgents:
@@ -150,12 +156,66 @@ class TestLeases:
         assert len(await store.list_partition_leases(topic="orders")) == 3
         assert await store.list_partition_leases(topic="other") == []
 
-    async def test_a_renewal_keeps_the_epoch(self, store: MetadataStore, clock: ManualClock) -> None:
-        lease = await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
-        clock.advance(TTL * 5)  # expired, but not taken over
-        renewed = await store.renew_partition_lease(lease, 2 * TTL)
-        assert renewed == msgspec.structs.replace(lease, expires_at=clock.now_ms() + 2 * TTL)
-        assert await store.get_partition_lease("orders", 0) == renewed
+    async def test_a_heartbeat_renews_all_leases_of_its_agent(self, store: MetadataStore, clock: ManualClock) -> None:
+        """Each for its own term. No row of a lease changes."""
+        keys = [("orders", number) for number in range(4)]
+        leases = await store.acquire_partition_leases(keys[:3], "agent-1", TTL)
+        leases += await store.acquire_partition_leases(keys[3:], "agent-1", 2 * TTL)
+        for _ in range(5):
+            clock.advance(TTL - 1)
+            await store.heartbeat("agent-1")
+            assert await store.acquire_partition_leases(keys, "agent-2", TTL) == []
+        assert await store.list_partition_leases() == leases
+        clock.advance(TTL - 1)
+        assert await store.acquire_partition_leases(keys, "agent-2", TTL) == []
+        clock.advance(1)
+        taken = await store.acquire_partition_leases(keys, "agent-2", TTL)
+        assert [(lease.partition_id, lease.epoch) for lease in taken] == [(0, 2), (1, 2), (2, 2)]
+        clock.advance(TTL)
+        assert len(await store.acquire_partition_leases(keys, "agent-2", TTL)) == 4
+
+    async def test_a_lease_acquired_after_the_last_heartbeat_has_its_whole_term(
+        self, store: MetadataStore, clock: ManualClock
+    ) -> None:
+        clock.advance(10 * TTL)
+        await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
+        clock.advance(TTL - 1)
+        with pytest.raises(Conflict, match="agent-1"):
+            await store.acquire_partition_lease("orders", 0, "agent-2", TTL)
+        clock.advance(1)
+        await store.acquire_partition_lease("orders", 0, "agent-2", TTL)
+
+    async def test_a_late_heartbeat_renews_what_was_not_taken_over(
+        self, store: MetadataStore, clock: ManualClock
+    ) -> None:
+        keys = [("orders", 0), ("orders", 1)]
+        kept, lost = await store.acquire_partition_leases(keys, "agent-1", TTL)
+        clock.advance(5 * TTL)
+        taken = await store.acquire_partition_lease("orders", 1, "agent-2", TTL)
+        await store.heartbeat("agent-1")
+        assert await store.acquire_partition_leases(keys, "agent-2", TTL) == [
+            msgspec.structs.replace(taken, epoch=lost.epoch + 2)
+        ]
+        assert await store.list_partition_leases(agent_id="agent-1") == [kept]
+
+    async def test_a_dead_agent_loses_everything_in_one_statement(
+        self, store: MetadataStore, other: MetadataStore, clock: ManualClock
+    ) -> None:
+        """An agent that has sent another heartbeat since it was judged is not dead."""
+        keys = [("orders", number) for number in range(8)]
+        held = await store.acquire_partition_leases(keys, "agent-1", TTL)
+        seen = await other.get_agent("agent-1")
+        assert seen is not None
+        clock.advance(1)
+        await store.heartbeat("agent-1")
+        async with unchanged(store):
+            with pytest.raises(NotFound, match="agent-1"):
+                await other.deregister_agent("agent-1", last_heartbeat=seen.last_heartbeat)
+        await other.deregister_agent("agent-1", last_heartbeat=seen.last_heartbeat + 1)
+        with pytest.raises(NotFound, match="agent-1"):
+            await store.heartbeat("agent-1")
+        taken = await other.acquire_partition_leases(keys, "agent-2", TTL)
+        assert [lease.epoch for lease in taken] == [lease.epoch + 1 for lease in held]
 
     async def test_a_paused_holder_is_fenced(self, store: MetadataStore, clock: ManualClock) -> None:
         old = await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
@@ -163,17 +223,17 @@ class TestLeases:
         await store.acquire_partition_lease("orders", 0, "agent-2", TTL)
         async with unchanged(store):
             with pytest.raises(Fenced, match="partition 0 of topic 'orders'"):
-                await store.renew_partition_lease(old, TTL)
+                await store.add_segment(segment(0), fence=_fence(old))
             assert await store.release_partition_lease(old) is False
         clock.advance(TTL)
         again = await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
         async with unchanged(store):
             with pytest.raises(Fenced):  # the same agent, an older epoch
-                await store.renew_partition_lease(old, TTL)
+                await store.add_segment(segment(0), fence=_fence(old))
             assert await store.release_partition_lease(old) is False
         assert await store.release_partition_lease(again) is True
 
-    async def test_a_released_lease_cannot_be_renewed_or_released_again(self, store: MetadataStore) -> None:
+    async def test_a_released_lease_cannot_be_used_or_released_again(self, store: MetadataStore) -> None:
         lease = await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
         assert await store.release_partition_lease(lease) is True
         released = await store.get_partition_lease("orders", 0)
@@ -182,21 +242,8 @@ class TestLeases:
         async with unchanged(store):
             assert await store.release_partition_lease(lease) is False
             assert await store.release_partition_lease(released) is False
-            for stale in (lease, released):
-                with pytest.raises(Fenced):
-                    await store.renew_partition_lease(stale, TTL)
-            assert await store.renew_partition_leases([lease, released], TTL) == []
-
-    async def test_a_bulk_renewal_renews_the_leases_that_are_still_held(
-        self, store: MetadataStore, clock: ManualClock
-    ) -> None:
-        mine = await store.acquire_partition_leases([("orders", number) for number in range(3)], "agent-1", TTL)
-        clock.advance(TTL)
-        await store.acquire_partition_lease("orders", 1, "agent-2", TTL)
-        renewed = await store.renew_partition_leases([mine[2], mine[1], mine[0], mine[0]], TTL)
-        assert [lease.partition_id for lease in renewed] == [0, 2]
-        assert {lease.expires_at for lease in renewed} == {clock.now_ms() + TTL}
-        assert await store.renew_partition_leases([], TTL) == []
+            with pytest.raises(Fenced):
+                await store.add_segment(segment(0), fence=_fence(lease))
 
     async def test_what_is_missing_is_named_and_nothing_written(self, store: MetadataStore) -> None:
         async with unchanged(store):
@@ -208,12 +255,9 @@ class TestLeases:
                 await store.acquire_partition_lease("nowhere", 0, "agent-1", TTL)
 
     async def test_a_ttl_that_would_overflow_is_refused(self, store: MetadataStore) -> None:
-        lease = await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
         async with unchanged(store):
             with pytest.raises(Invalid, match="ttl_ms"):
                 await store.acquire_partition_lease("orders", 1, "agent-1", 2**63 - 1)
-            with pytest.raises(Invalid, match="ttl_ms"):
-                await store.renew_partition_lease(lease, 2**63 - 1)
 
 
 async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refused: Refused) -> None:
@@ -231,7 +275,6 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
                 await refused(store.list_partition_leases(topic=name), "topic", name)
                 await refused(store.list_partition_leases(agent_id=name), "agent_id", name)
             bad = msgspec.structs.replace(lease, topic=name)
-            await refused(store.renew_partition_lease(bad, TTL), "topic", name)
             await refused(store.release_partition_lease(bad), "topic", name)
         for text in ("nul\0", "\ud800", 5):
             await refused(store.register_agent("agent-3", text), "address", text)  # type: ignore[arg-type]
@@ -244,8 +287,6 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
             await refused(store.get_partition_lease("orders", number), "partition_id", number)
             await refused(store.acquire_partition_lease("orders", number, "agent-1", TTL), "partition_id", number)
             bad = msgspec.structs.replace(lease, epoch=number)
-            await refused(store.renew_partition_lease(bad, TTL), "epoch", number)
             await refused(store.release_partition_lease(bad), "epoch", number)
         for number in [*BAD_COUNTS, 0]:
             await refused(store.acquire_partition_lease("orders", 0, "agent-1", number), "ttl_ms", number)
-            await refused(store.renew_partition_lease(lease, number), "ttl_ms", number)

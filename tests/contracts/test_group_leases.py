@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
 
 from registry.contract import MetadataStore
@@ -26,7 +25,7 @@ async def _topic(store: MetadataStore) -> None:
         await store.register_agent(name, "local", group="readers")
 
 
-async def test_leases_are_acquired_renewed_and_released(store: MetadataStore, clock: ManualClock) -> None:
+async def test_leases_are_acquired_renewed_by_heartbeats_and_released(store: MetadataStore, clock: ManualClock) -> None:
     now = clock.now_ms()
     first, second = await store.acquire_group_leases("readers", KEYS, "a", TTL)
     assert first == GroupLease("readers", "orders", 0, "a", now + TTL, now, 1)
@@ -34,8 +33,6 @@ async def test_leases_are_acquired_renewed_and_released(store: MetadataStore, cl
         GroupLease("readers", "orders", 2, "b", now + TTL, now, 1)
     ]
     clock.advance(5)
-    (renewed,) = await store.renew_group_leases([first], TTL)
-    assert renewed == msgspec.structs.replace(first, expires_at=now + 5 + TTL)
     assert await store.release_group_lease(second)
     assert not await store.release_group_lease(second)
     assert [(lease.member_id, lease.epoch) for lease in await store.list_group_leases("readers")] == [
@@ -43,9 +40,11 @@ async def test_leases_are_acquired_renewed_and_released(store: MetadataStore, cl
     ]  # fmt: skip
     (taken,) = await store.acquire_group_leases("readers", KEYS, "b", TTL)
     assert (taken.partition_id, taken.epoch) == (1, 2)
-    clock.advance(TTL)
+    await store.heartbeat("a")
+    clock.advance(TTL - 1)
+    assert [lease.partition_id for lease in await store.acquire_group_leases("readers", KEYS, "b", TTL)] == [1]
+    clock.advance(1)
     assert len(await store.acquire_group_leases("readers", KEYS, "b", TTL)) == 2
-    assert await store.renew_group_leases([first, second], TTL) == []
     assert await store.list_group_leases("readers", topic="others") == []
 
 

@@ -174,6 +174,27 @@ async def test_a_stream_crosses_pages(store: MetadataStore) -> None:
     ]
 
 
+async def test_a_stream_from_the_end(store: MetadataStore) -> None:
+    await store.add_segments([segment(base, base) for base in range(2_500)])
+    await store.delete_segments_before("orders", 0, 20)
+    backwards = [row.base_offset async for row in store.stream_segments_backwards("orders", 0)]
+    assert backwards == [*range(2_499, 19, -1)]
+    assert [row async for row in store.stream_segments_backwards("orders", 1)] == []
+    with pytest.raises(NotFound):
+        await anext(store.stream_segments_backwards("orders", 99))
+
+
+async def test_finds_the_segment_from_which_on_there_are_so_many_bytes(store: MetadataStore) -> None:
+    drafts = [msgspec.structs.replace(segment(10 * n), size_bytes=size) for n, size in enumerate((100, 30, 20, 50))]
+    await store.add_segments(drafts)
+    sizes = (0, 1, 50, 51, 70, 71, 100, 101, 200, 201, 2**63 - 1)
+    found = [await store.find_segment_for_size("orders", 0, size) for size in sizes]
+    assert [row and row.base_offset for row in found] == [30, 30, 30, 20, 20, 10, 10, 0, 0, None, None]
+    assert await store.find_segment_for_size("orders", 1, 1) is None
+    with pytest.raises(NotFound):
+        await store.find_segment_for_size("orders", 99, 1)
+
+
 async def test_the_highest_possible_offsets(store: MetadataStore) -> None:
     last = 2**63 - 2
     await store.add_segment(segment(last - 1, last))

@@ -250,7 +250,7 @@ class Life:
             await asyncio.sleep(chance.random() * 0.5)
             with suppress(Unavailable):
                 if chance.random() < 0.7:
-                    await merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
+                    await merger.merge({(TOPIC, partition): 0 for partition in range(PARTITIONS)})
                 else:
                     partition = chance.randrange(PARTITIONS)
                     groups = GroupOffsets(context.store)

@@ -16,6 +16,7 @@ from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
 from components.commands.parameters import OffsetSpecParam
+from components.lib.streams.agents.holders import current_holders
 from components.lib.streams.group_consumer import LEASE_S
 from components.lib.streams.offset_spec import OffsetSpec, resolve_offsets
 from components.lib.streams.offsets import GroupOffsets, PartitionLag
@@ -100,9 +101,8 @@ def reset_command(
     """
 
     async def reset(store: MetadataStore, read_context: ReadContext) -> tuple[dict[int, int], dict[int, int]]:
-        now = SystemLoopClock().now_ms()
         leases = await store.list_group_leases(group, topic=topic)
-        members = {lease.member_id for lease in leases if lease.member_id is not None and lease.expires_at > now}
+        members = set((await current_holders(store, leases, SystemLoopClock().now_ms())).values())
         if members:
             many = f"{len(members)} consumer{'s' * (len(members) != 1)}"
             raise Failure(

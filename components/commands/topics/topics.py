@@ -15,6 +15,7 @@ from astha.clock import SystemLoopClock
 from astha.quantities import format_duration, format_size
 from astha.settings import Settings
 from components.commands.parameters import DurationParam, SizeParam
+from components.lib.streams.agents.holders import current_holders
 from components.lib.streams.offsets import first_retained_offset
 from components.segment_store.maintenance.retention import (
     RETENTION_BYTES,
@@ -25,7 +26,7 @@ from components.segment_store.maintenance.retention import (
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, NotFound
 from registry.json_text import JsonValue, parse_json
-from registry.models import Partition, PartitionLease, Topic
+from registry.models import Partition, Topic
 
 _BATCH_SEGMENTS = 500
 _RETENTION = (
@@ -147,10 +148,10 @@ def describe_command(name: str, reload: Callable[[], Settings], as_json: bool) -
 
     async def look(store: MetadataStore) -> tuple[Topic, list[PartitionView]]:
         topic = await _topic(store, name)
-        leases = {lease.partition_id: lease for lease in await store.list_partition_leases(topic=name)}
+        leases = await store.list_partition_leases(topic=name)
         partitions = await store.list_partitions(name)
-        now = SystemLoopClock().now_ms()
-        return topic, [await _describe_partition(store, row, leases.get(row.partition_id), now) for row in partitions]
+        writers = await current_holders(store, leases, SystemLoopClock().now_ms())
+        return topic, [await _describe_partition(store, row, writers.get(row.partition_id)) for row in partitions]
 
     topic, partitions = with_store(reload(), look)
     if as_json:
@@ -263,17 +264,13 @@ async def _topic(store: MetadataStore, name: str) -> Topic:
     return topic
 
 
-async def _describe_partition(
-    store: MetadataStore, row: Partition, lease: PartitionLease | None, now_ms: int
-) -> PartitionView:
+async def _describe_partition(store: MetadataStore, row: Partition, writer: str | None) -> PartitionView:
     segments = size = 0
     start = row.high_watermark
     async for segment in store.stream_segments(row.topic, row.partition_id):
         start = min(start, segment.base_offset)
         segments += 1
         size += segment.size_bytes
-    held = lease is not None and lease.expires_at > now_ms
-    writer = lease.leader_agent_id if lease is not None and held else None
     return PartitionView(row.partition_id, start, row.high_watermark, segments, size, writer)
 
 

@@ -135,8 +135,7 @@ class GroupConsumer:
 
     async def _sync_assignment(self) -> None:
         """Makes the consumer read exactly the partitions whose leases are held."""
-        now = self._clock.now_ms()
-        if any(lease.row.expires_at <= now for lease in self.agent.leases):
+        if self.agent.lapsed:
             await self.agent.renew()  # possibly paused: do not read on what others have acquired
         leases = {lease.key[1]: lease for lease in self.agent.leases if not lease.releasing}
         revoked = [number for number, lease in self._assigned.items() if leases.get(number) is not lease]
@@ -195,10 +194,6 @@ class GroupLeaseStore(ForwardingStore):
     ) -> list[PartitionLease]:
         leases = await self.inner.acquire_group_leases(self._group, partitions, agent_id, ttl_ms)
         return [_as_partition_lease(lease) for lease in leases]
-
-    async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        given = [_as_group_lease(self._group, lease) for lease in leases]
-        return [_as_partition_lease(lease) for lease in await self.inner.renew_group_leases(given, ttl_ms)]
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
         return await self.inner.release_group_lease(_as_group_lease(self._group, lease))

@@ -8,8 +8,7 @@ without live segments.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import uuid4
 
 import msgspec
@@ -30,15 +29,14 @@ from components.lib.streams.format import (
 )
 from components.lib.streams.reader.block_cache import BlockCache
 from components.lib.streams.reader.blocks import CachedBlock, PlannedBlock, SegmentLayout
-from components.segment_store.maintenance.merge_policy import MergePolicy, choose_runs, count_leftovers
-from registry.contract import PAGE, MetadataStore
+from components.segment_store.maintenance.merge_policy import MergePolicy, RunFinder
+from registry.contract import MetadataStore
 from registry.errors import Conflict, NotFound, RegistryError
 from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Segment
 
 log = structlog.get_logger(__name__)
 
-_TAIL_SEGMENTS = 4 * PAGE
 _MAX_REPLACED_ROWS = 250  # per transaction, unless a run alone has more
 
 
@@ -52,6 +50,16 @@ class SegmentMergeResult(msgspec.Struct, frozen=True):
     size_bytes: int
     revisit: list[tuple[str, int]]
     leftovers: dict[tuple[str, int], int]
+
+
+class _Look(msgspec.Struct, frozen=True):
+    """What a partition has to merge now, youngest first; its small segments at the end that are too few; and whether
+    there is more to merge later.
+    """
+
+    runs: list[list[Segment]]
+    leftovers: int
+    more: bool
 
 
 class _MergeRun(msgspec.Struct, frozen=True):
@@ -78,10 +86,13 @@ class Merger:
         self._owner = f"segment-merger {uuid4().hex}"
         self._layout = SegmentLayout()
 
-    async def merge(self, partitions: Sequence[tuple[str, int]]) -> SegmentMergeResult:
-        """Merges runs of these partitions, up to one object."""
+    async def merge(self, partitions: Mapping[tuple[str, int], int]) -> SegmentMergeResult:
+        """Merges runs of these partitions, up to one object.
+
+        Each partition is read from its end back to the given offset, and beyond it only as far as a run extends.
+        """
         chosen, revisit, leftovers = await self._choose(partitions)
-        runs = await self._read(chosen)
+        runs = await self._read(chosen) if chosen else []
         if not runs:
             return SegmentMergeResult(0, 0, 0, revisit, leftovers)
         segments = await asyncio.to_thread(_encode, runs)
@@ -95,41 +106,55 @@ class Merger:
         return SegmentMergeResult(old, new, sum(segment.size for segment in segments), revisit, leftovers)
 
     async def _choose(
-        self, partitions: Sequence[tuple[str, int]]
+        self, partitions: Mapping[tuple[str, int], int]
     ) -> tuple[list[list[Segment]], list[tuple[str, int]], dict[tuple[str, int], int]]:
         chosen: list[list[Segment]] = []
         revisit: dict[tuple[str, int], None] = {}
         leftovers: dict[tuple[str, int], int] = {}
         policy, size = self._policy, 0
-        for key in partitions:
+        for key, offset in partitions.items():
             if size >= policy.target_bytes:
                 revisit[key] = None
                 continue
             try:
-                tail = await self._tail(*key)
+                look = await self._look(key, offset)
             except NotFound:
                 continue
-            now = self._clock.now_ms()
-            found = choose_runs(tail, policy, now)
-            leftovers[key] = count_leftovers(tail, policy)
-            soon = choose_runs(tail, policy, now + policy.min_age_ms)
-            if len(tail) == _TAIL_SEGMENTS or _count(soon) > _count(found):
+            leftovers[key] = look.leftovers
+            if look.more:
                 revisit[key] = None
-            for run in found:
+            fitting: list[list[Segment]] = []
+            for run in look.runs:
                 length = sum(segment.size_bytes for segment in run)
-                if chosen and size + length > policy.target_bytes:
+                if (chosen or fitting) and size + length > policy.target_bytes:
                     revisit[key] = None
                     break
-                chosen.append(run)
+                fitting.append(run)
                 size += length
+            chosen += reversed(fitting)
         return chosen, list(revisit), leftovers
 
-    async def _tail(self, topic: str, number: int) -> deque[Segment]:
-        """Returns the last segments of the partition."""
-        tail: deque[Segment] = deque(maxlen=_TAIL_SEGMENTS)
-        async for segment in self._store.stream_segments(topic, number):
-            tail.append(segment)
-        return tail
+    async def _look(self, key: tuple[str, int], offset: int) -> _Look:
+        """Reads the partition from its end: back to the offset, then to the beginning of the run found there."""
+        policy, now = self._policy, self._clock.now_ms()
+        found = RunFinder(policy, now)
+        soon: RunFinder | None = None  # what can be merged when all segments are old enough
+        at_end, leftovers = True, 0
+        async for segment in self._store.stream_segments_backwards(*key):
+            if soon is None:
+                soon = RunFinder(policy, max(now, segment.created_at) + policy.min_age_ms)
+            extends, extends_soon = found.add(segment), soon.add(segment)
+            at_end = at_end and (extends_soon or not leftovers)
+            if at_end:
+                leftovers = soon.open_run
+                at_end = leftovers > 0
+            if segment.base_offset < offset and not (extends or extends_soon):
+                break
+            if found.fills_object:
+                return _Look(found.runs, 0, more=True)
+        if soon is None:
+            return _Look([], 0, more=False)
+        return _Look(found.runs, leftovers if leftovers < policy.min_segments else 0, soon.count > found.count)
 
     async def _read(self, chosen: Sequence[list[Segment]]) -> list[_MergeRun]:
         """Prefetches all runs together: adjacent blocks of an object are one request, whatever their partitions."""
@@ -200,10 +225,6 @@ class Merger:
 
 def _key(run: _MergeRun) -> tuple[str, int]:
     return run.old[0].topic, run.old[0].partition_id
-
-
-def _count(runs: Sequence[Sequence[Segment]]) -> int:
-    return sum(map(len, runs))
 
 
 def _encode(runs: Sequence[_MergeRun]) -> list[EncodedSegment]:

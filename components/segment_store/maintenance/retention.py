@@ -29,6 +29,20 @@ _RECHECK_MS = 3_600_000
 """The longest time between two checks: appended records may have old timestamps, and counted sizes may be wrong."""
 
 
+_SIZE_STEPS = 64
+"""A partition is looked at again when it has grown by this part of its bound: a look reads all segments that are kept,
+so it should find a similar number to delete.
+"""
+
+
+class _Sized(msgspec.Struct, frozen=True):
+    """The last look at a partition for its size: for which bound, when, and which counted size needs no other look."""
+
+    bound: int
+    at: int
+    enough: int
+
+
 class RetentionPolicy(msgspec.Struct, frozen=True):
     """None means no bound."""
 
@@ -75,8 +89,8 @@ class PartitionSizes:
 
 
 class TopicRetention:
-    """Call `enforce` periodically; several instances may run concurrently. With `sizes`, a partition is summed only if
-    it seems too large, and otherwise once an hour.
+    """Call `enforce` periodically; several instances may run concurrently. With `sizes`, a partition's size is looked
+    up only if it seems too large, and otherwise once an hour.
     """
 
     def __init__(
@@ -93,7 +107,7 @@ class TopicRetention:
         self._sizes = sizes
         self._guard = guard
         self._due: dict[tuple[str, int], int] = {}  # until then the first segment of the partition is too young
-        self._summed_at: dict[tuple[str, int], int] = {}  # when partitions were last summed
+        self._sized: dict[tuple[str, int], _Sized] = {}
 
     async def enforce(self) -> int:
         """Checks all topics once. Returns the number of deleted segments. By age only if the clock is trusted."""
@@ -102,7 +116,7 @@ class TopicRetention:
             self._due.clear()  # computed with a clock that may be wrong
         topics = {topic.name: topic for topic in await self._store.list_topics()}
         self._due = {key: due for key, due in self._due.items() if key[0] in topics}
-        self._summed_at = {key: when for key, when in self._summed_at.items() if key[0] in topics}
+        self._sized = {key: sized for key, sized in self._sized.items() if key[0] in topics}
         deleted = 0
         for topic in topics.values():
             try:
@@ -125,47 +139,64 @@ class TopicRetention:
 
     async def _enforce_partition(self, partition: Partition, policy: RetentionPolicy) -> int:
         key = (partition.topic, partition.partition_id)
-        if self._is_small_enough(key, policy):
+        if policy.size_bytes is not None and self._is_small_enough(key, policy.size_bytes):
             policy = msgspec.structs.replace(policy, size_bytes=None)
             if policy.unbounded:
                 return 0
         by_time_alone = policy.size_bytes is None and policy.records is None
         if by_time_alone and self._clock.now_ms() < self._due.get(key, 0):
             return 0
+        counted = 0 if self._sizes is None else self._sizes.size_of(*key)
         offset = await self.first_kept_offset(partition, policy)
-        return await self.delete_before(partition.topic, partition.partition_id, offset) if offset else 0
+        first = await self._store.get_segments(*key, limit=1) if offset else []
+        deletes = bool(first) and first[0].end_offset < offset
+        if policy.size_bytes is not None:
+            kept = policy.size_bytes if deletes else counted  # events will lower the counted size
+            enough = kept + policy.size_bytes // _SIZE_STEPS
+            self._sized[key] = _Sized(policy.size_bytes, self._clock.now_ms(), enough)
+        return await self.delete_before(*key, offset) if deletes else 0
 
     async def first_kept_offset(self, partition: Partition, policy: RetentionPolicy) -> int:
         """Returns the offset below which whole segments may be deleted; 0 if none may."""
-        topic, number, end = partition.topic, partition.partition_id, partition.high_watermark
-        oldest = None if policy.ms is None else self._clock.now_ms() - policy.ms
-        if oldest is not None and self._guard is not None and not self._guard.steady():
-            return 0  # the clock jumped during the round; checked after the time was read
-        surplus = 0
+        if policy.ms is not None and self._guard is not None and not self._guard.steady():
+            return 0  # the clock jumped during the round
+        offset = 0
+        if policy.records is not None:
+            offset = max(offset, partition.high_watermark - policy.records)
         if policy.size_bytes is not None:
-            surplus = -policy.size_bytes
-            self._summed_at[topic, number] = self._clock.now_ms()
-            async for segment in self._store.stream_segments(topic, number):
-                surplus += segment.size_bytes
-        offset, due = 0, self._clock.now_ms() + min(policy.ms or 0, _RECHECK_MS) + 1
-        async for segment in self._store.stream_segments(topic, number):
-            too_old = oldest is not None and _youngest_ms(segment) < oldest
-            too_many = policy.records is not None and end - segment.end_offset - 1 >= policy.records
-            too_large = policy.size_bytes is not None and surplus >= segment.size_bytes
-            if not (too_old or too_many or too_large):
-                due = min(due, _youngest_ms(segment) + (policy.ms or 0) + 1)
-                break
-            surplus -= segment.size_bytes
-            offset = segment.end_offset + 1
-        self._due[topic, number] = due
+            offset = max(offset, await self._first_offset_by_size(partition, policy.size_bytes))
+        if policy.ms is not None:
+            offset = max(offset, await self._first_offset_by_age(partition, policy.ms, offset))
         return offset
 
-    def _is_small_enough(self, key: tuple[str, int], policy: RetentionPolicy) -> bool:
-        if self._sizes is None or policy.size_bytes is None:
+    async def _first_offset_by_size(self, partition: Partition, size_bytes: int) -> int:
+        if not size_bytes:
+            return partition.high_watermark
+        topic, number = partition.topic, partition.partition_id
+        segment = await self._store.find_segment_for_size(topic, number, size_bytes)
+        return 0 if segment is None else segment.base_offset
+
+    async def _first_offset_by_age(self, partition: Partition, ms: int, offset: int) -> int:
+        """Segments below ``offset`` are deleted for other reasons. Reads up to the first segment that is kept."""
+        key = (partition.topic, partition.partition_id)
+        now = self._clock.now_ms()
+        if self._guard is not None and not self._guard.steady():
+            return 0  # checked after the time was read
+        due = now + min(ms, _RECHECK_MS) + 1
+        async for segment in self._store.stream_segments(*key, from_offset=offset):
+            if _youngest_ms(segment) >= now - ms:
+                due = min(due, _youngest_ms(segment) + ms + 1)
+                break
+            offset = segment.end_offset + 1
+        self._due[key] = due
+        return offset
+
+    def _is_small_enough(self, key: tuple[str, int], size_bytes: int) -> bool:
+        last = self._sized.get(key)
+        if self._sizes is None or last is None or last.bound != size_bytes:
             return False
-        summed = self._summed_at.get(key)
-        lately = summed is not None and self._clock.now_ms() < summed + _RECHECK_MS
-        return lately and self._sizes.size_of(*key) <= policy.size_bytes
+        lately = self._clock.now_ms() < last.at + _RECHECK_MS
+        return lately and self._sizes.size_of(*key) <= max(size_bytes, last.enough)
 
     async def delete_before(self, topic: str, partition_id: int, offset: int) -> int:
         """Deletes segments that end below the offset, in bounded transactions. Returns their number."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, Text, bindparam, column, text
 from sqlalchemy.sql.expression import TextualSelect
 
 from registry.schema import table_files
-from registry.stores.sql.leases import GROUP_LEASES, PARTITION_LEASES, LeaseTable
 
 
 class PositionalStatement(msgspec.Struct, frozen=True):
@@ -155,22 +153,6 @@ SET purpose = excluded.purpose, owner = excluded.owner, created_at = excluded.cr
 """
 )
 
-
-def _renew_statement(kind: LeaseTable[Any]) -> PositionalStatement:
-    """Locks in the given order, as `ADD_SEGMENTS` does; LIMIT NULL for the same reason as there."""
-    types = {"partition_id": "int", "epoch": "bigint"}
-    arrays = ", ".join(f"CAST(:{name} AS {types.get(name, 'text')}[])" for name in kind.held_columns)
-    return PositionalStatement.of(
-        f"""
-UPDATE {kind.row.table} l SET expires_at = :expires_at
-FROM (SELECT * FROM unnest({arrays}) AS h ({", ".join(kind.held_columns)}) LIMIT CAST(:all AS bigint)) h
-WHERE {" AND ".join(f"l.{name} = h.{name}" for name in kind.held_columns)}
-RETURNING {", ".join(f"l.{name}" for name in kind.row.__struct_fields__)}
-"""
-    )
-
-
-RENEW_LEASES = {kind.row.table: _renew_statement(kind) for kind in (PARTITION_LEASES, GROUP_LEASES)}
 
 # Two transactions that delete the last two segments of an object would each see the other's segment. So the object's
 # row is locked, and its counter decides.

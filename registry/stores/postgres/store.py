@@ -52,7 +52,6 @@ from registry.stores.postgres.statements import (
     CLAIMED_PATHS,
     DELETE_SEGMENTS,
     RECORD_INTENTS,
-    RENEW_LEASES,
     WRITE_LEDGER,
     PositionalStatement,
 )
@@ -64,7 +63,6 @@ from registry.stores.sql.consumer_groups import offsets_moved
 from registry.stores.sql.daemon_state import SqlDaemonState
 from registry.stores.sql.files import FileChange, differences, files_changed, lost_intents
 from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
-from registry.stores.sql.leases import L, LeaseTable
 from registry.stores.sql.producers import out_of_sequence
 from registry.stores.sql.segment_objects import PURPOSE, count_by_object, lost_objects
 from registry.stores.sql.segments import SegmentAddition, SqlSegments, fenced
@@ -206,14 +204,6 @@ class PostgresStore(
             split = [(name.partition("/"), number) for name, number in names]  # names contain no slash
             raise out_of_sequence([(topic, number, producer) for (topic, _, producer), number in split])
         raise lost_objects(addition.intents_of or "", [path for path, _ in reasons["lost"]])
-
-    async def _renew_held(self, kind: LeaseTable[L], held: Sequence[tuple[Any, ...]], expires_at: int) -> list[L]:
-        values: dict[str, object] = {
-            name: array_literal(column) for name, column in zip(kind.held_columns, zip(*held, strict=True), strict=True)
-        }
-        values |= {"expires_at": expires_at, "all": None}
-        async with self._single_statement() as connection:
-            return kind.rows(await _execute(connection, RENEW_LEASES[kind.row.table], values))
 
     async def _record_intents(self, paths: Sequence[str], purpose: str, owner: str) -> None:
         values = {"path": array_literal(paths), "purpose": purpose, "owner": owner, "now": self._clock.now_ms()}

@@ -13,7 +13,6 @@ from registry.models import Agent, PartitionLease
 from registry.schema import agents, partition_leases
 from registry.stores.sql.base import select_rows
 from registry.stores.sql.leases import PARTITION_LEASES, SqlLeases
-from registry.stores.sql.segments import fenced
 from registry.stores.sql.topics import partition_name
 
 
@@ -64,10 +63,14 @@ class SqlAgents(SqlLeases):
         # Sorted here: with ORDER BY agent_id, SQLite would scan all agents instead of the live ones by heartbeat.
         return sorted(await self._rows(Agent, query), key=lambda agent: agent.agent_id)
 
-    async def deregister_agent(self, agent_id: str) -> None:
+    async def deregister_agent(self, agent_id: str, *, last_heartbeat: int | None = None) -> None:
         validation.name("agent_id", agent_id)
-        if not await self._write(delete(agents).where(agents.c.agent_id == agent_id)):
-            raise NotFound(f"agent {agent_id!r} is not registered")
+        validation.optional("last_heartbeat", last_heartbeat, validation.integer)
+        statement = delete(agents).where(agents.c.agent_id == agent_id)
+        if last_heartbeat is not None:
+            statement = statement.where(agents.c.last_heartbeat == last_heartbeat)
+        if not await self._write(statement):
+            raise NotFound(f"agent {agent_id!r} is not registered" + " any more" * (last_heartbeat is not None))
 
     async def acquire_partition_lease(
         self, topic: str, partition_id: int, agent_id: str, ttl_ms: int
@@ -79,8 +82,7 @@ class SqlAgents(SqlLeases):
         if holder is None or holder.leader_agent_id is None:
             raise Conflict(f"the lease of {partition_name(topic, partition_id)} was just released: try again")
         raise Conflict(
-            f"the lease of {partition_name(topic, partition_id)} is held by {holder.leader_agent_id!r} "
-            f"until {holder.expires_at}",
+            f"the lease of {partition_name(topic, partition_id)} is held by {holder.leader_agent_id!r}",
             [holder.leader_agent_id],
         )
 
@@ -93,15 +95,6 @@ class SqlAgents(SqlLeases):
         except NotFound:
             await self._explain_missing_lease(agent_id, sorted(set(partitions)))
             raise
-
-    async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
-        renewed = await self.renew_partition_leases([lease], ttl_ms)
-        if not renewed:
-            raise fenced((lease.topic, lease.partition_id))
-        return renewed[0]
-
-    async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        return await self._renew_leases(PARTITION_LEASES, leases, ttl_ms)
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
         return await self._release_lease(PARTITION_LEASES, lease)

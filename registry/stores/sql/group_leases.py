@@ -32,9 +32,6 @@ class SqlGroupLeases(SqlLeases):
             await self._require_partitions(sorted(set(partitions)))
             raise
 
-    async def renew_group_leases(self, leases: Sequence[GroupLease], ttl_ms: int) -> list[GroupLease]:
-        return await self._renew_leases(GROUP_LEASES, leases, ttl_ms)
-
     async def release_group_lease(self, lease: GroupLease) -> bool:
         return await self._release_lease(GROUP_LEASES, lease)
 

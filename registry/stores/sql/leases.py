@@ -1,7 +1,9 @@
 """What partition leases (of writers) and group leases (of consumer group members) have in common.
 
-The caller's clock decides when an expired lease may be taken over; the epoch decides who may write. If the clocks of
-two hosts differ, a takeover comes early or late, but the epoch still fences the previous holder.
+A row changes only with its holder. It has the term of the lease, and the heartbeats of the holder, which is an agent,
+renew all its leases. The caller's clock decides when an expired lease may be taken over; the epoch decides who may
+write. If the clocks of two hosts differ, a takeover comes early or late, but the epoch still fences the previous
+holder.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from sqlalchemy import Column, Table, literal, or_, select, update
+from sqlalchemy import Column, ColumnClause, Table, and_, exists, literal, literal_column, not_, or_, select, update
 from sqlalchemy.sql import Executable
 
 from registry import validation
 from registry.models import GroupLease, PartitionLease
-from registry.schema import table_of
+from registry.schema import agents, table_of
 from registry.stores.sql.topics import SqlTopics
 
 L = TypeVar("L", bound=PartitionLease | GroupLease)
@@ -35,6 +37,10 @@ class LeaseTable(msgspec.Struct, Generic[L], frozen=True):
     def held_columns(self) -> tuple[str, ...]:
         """The columns that identify a lease as held by its holder in its epoch."""
         return (*self.row.key, self.holder, "epoch")
+
+    def conflicting(self, name: str) -> ColumnClause[Any]:
+        """A column of the row that an INSERT conflicts with, for a subquery: SQLAlchemy correlates only SELECTs."""
+        return literal_column(f"{self.row.table}.{name}", self.table.c[name].type)
 
     def columns(self, names: Sequence[str]) -> list[Column[Any]]:
         return [self.table.c[name] for name in names]
@@ -74,6 +80,10 @@ class SqlLeases(SqlTopics):
         if not partitions:
             return []
         now, columns = self._clock.now_ms(), kind.table.c
+        renewed = exists().where(
+            agents.c.agent_id == kind.conflicting(kind.holder),
+            agents.c.last_heartbeat + kind.conflicting("expires_at") - kind.conflicting("acquired_at") > now,
+        )
         given = self._bind_rows([columns.topic, columns.partition_id], sorted(set(partitions)))
         rows = select(
             *map(literal, group), *given.c, literal(holder), literal(now + ttl_ms), literal(now), literal(1)
@@ -87,24 +97,12 @@ class SqlLeases(SqlTopics):
                 "acquired_at": insert.excluded.acquired_at,
                 "epoch": columns.epoch + 1,
             },
-            where=or_(columns[kind.holder].is_(None), columns[kind.holder] == holder, columns.expires_at <= now),
+            where=or_(
+                columns[kind.holder].is_(None),
+                columns[kind.holder] == holder,
+                and_(columns.expires_at <= now, not_(renewed)),
+            ),
         ).returning(kind.table)
-        return await self._write_leases(kind, statement)
-
-    async def _renew_leases(self, kind: LeaseTable[L], leases: Sequence[L], ttl_ms: int) -> list[L]:
-        validation.ttl("ttl_ms", ttl_ms)
-        kind.check(leases)
-        held = sorted({kind.held_values(lease) for lease in leases if kind.is_held(lease)})
-        return await self._renew_held(kind, held, self._clock.now_ms() + ttl_ms) if held else []
-
-    async def _renew_held(self, kind: LeaseTable[L], held: Sequence[tuple[Any, ...]], expires_at: int) -> list[L]:
-        given = self._bind_rows(kind.columns(kind.held_columns), held)
-        statement = (
-            update(kind.table)
-            .where(*(kind.table.c[column.name] == column for column in given.c))
-            .values(expires_at=expires_at)
-            .returning(kind.table)
-        )
         return await self._write_leases(kind, statement)
 
     async def _release_lease(self, kind: LeaseTable[L], lease: L) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -60,6 +60,40 @@ GET_SEGMENTS = (
     .order_by(segments.c.base_offset)
     .limit(bindparam("page", type_=Integer))
 )
+
+
+GET_EARLIER_SEGMENTS = (
+    select(segments)
+    .where(segments.c.topic == _TOPIC, segments.c.partition_id == _PARTITION, segments.c.base_offset < _OFFSET)
+    .order_by(segments.c.base_offset.desc())
+    .limit(bindparam("page", type_=Integer))
+)
+
+_WITH_SIZE_FROM = (
+    select(
+        segments,
+        func.sum(segments.c.size_bytes).over(order_by=segments.c.base_offset.desc(), rows=(None, 0)).label("size_from"),
+    )
+    .where(segments.c.topic == _TOPIC, segments.c.partition_id == _PARTITION)
+    .subquery()
+)
+
+FIND_SEGMENT_FOR_SIZE = (
+    select(*(_WITH_SIZE_FROM.c[column.name] for column in segments.c))
+    .where(_WITH_SIZE_FROM.c.size_from >= bindparam("size_bytes", type_=BigInt))
+    .limit(1)
+)
+"""Both databases return rows in the order of the sum and stop at the first that is large enough. They do not promise
+that order, and SQLite would sort the whole partition if it was asked for. Any other row would only keep more.
+"""
+
+
+def _page_sizes() -> Iterator[int]:
+    """A caller that stops early has read little, one that reads everything makes few queries."""
+    yield 32
+    yield 256
+    while True:
+        yield PAGE
 
 
 class OffsetRange(msgspec.Struct):
@@ -228,12 +262,38 @@ class SqlSegments(SqlTopics, SqlProducers):
         return rows
 
     async def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
-        while page := await self.get_segments(topic, partition_id, from_offset=from_offset):
+        for limit in _page_sizes():
+            page = await self.get_segments(topic, partition_id, from_offset=from_offset, limit=limit)
             for segment in page:
                 yield segment
-            if page[-1].end_offset == validation.MAX_INT - 1:
+            if len(page) < limit or page[-1].end_offset == validation.MAX_INT - 1:
                 return
             from_offset = page[-1].end_offset + 1
+
+    async def stream_segments_backwards(self, topic: str, partition_id: int) -> AsyncIterator[Segment]:
+        validation.name("topic", topic)
+        validation.integer32("partition_id", partition_id)
+        values: dict[str, object] = {"topic": topic, "partition_id": partition_id, "offset": validation.MAX_INT}
+        for limit in _page_sizes():
+            page = await self._rows(Segment, GET_EARLIER_SEGMENTS, **values, page=limit)
+            for segment in page:
+                yield segment
+            if len(page) < limit:
+                break
+            values["offset"] = page[-1].base_offset
+        if not page:
+            await self._require_partitions([(topic, partition_id)])
+
+    async def find_segment_for_size(self, topic: str, partition_id: int, size_bytes: int) -> Segment | None:
+        validation.name("topic", topic)
+        validation.integer32("partition_id", partition_id)
+        validation.integer("size_bytes", size_bytes)
+        row = await self._row(
+            Segment, FIND_SEGMENT_FOR_SIZE, topic=topic, partition_id=partition_id, size_bytes=size_bytes
+        )
+        if row is None:
+            await self._require_partitions([(topic, partition_id)])
+        return row
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         validation.name("topic", topic)

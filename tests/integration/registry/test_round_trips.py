@@ -48,7 +48,7 @@ async def test_streams(counted: MetadataStore, proxy: PostgresProxy, table: Lake
 
     await _assert_once(proxy, acquire)
     assert len(leases) == count
-    await _assert_once(proxy, lambda: counted.renew_partition_leases(leases, 1_000))
+    await _assert_once(proxy, lambda: counted.heartbeat("agent-1"))
     drafts = [segment(0, partition=number) for number in numbers] + [segment(10 * n) for n in range(1, count)]
     fences = [Fence("orders", number, "agent-1", 1) for number in numbers]
     await _assert_once(proxy, lambda: counted.add_segments(drafts))

@@ -5,19 +5,18 @@
 
 The agent acquires the lease first and reads the watermark afterwards. From the acquisition on no other agent can
 register segments, so the watermark is exact. A process that was paused beyond the term of its leases may still believe
-that it holds them: the epoch in its fences makes the registry refuse it.
+that it holds them: the epoch in its fences makes the registry refuse it. A heartbeat renews all leases of the agent.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-import msgspec
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,14 +27,12 @@ from components.lib.streams.errors import NotLeader
 from registry.clock import UnchangedTimer, UnchangedTimers
 from registry.contract import MetadataStore
 from registry.errors import NotFound, RegistryError
-from registry.models import PartitionLease
+from registry.models import Agent, PartitionLease
 
 log = structlog.get_logger(__name__)
 
-_RENEWAL_BATCH = 200
-
 _DEAD_AFTER_TERMS = 5.0
-"""A lease or heartbeat that has not changed for so many lease terms, by our own monotonic clock, is dead."""
+"""An agent without a new heartbeat for so many lease terms, by our own monotonic clock, is dead."""
 
 
 class AgentSettings(BaseModel):
@@ -44,8 +41,8 @@ class AgentSettings(BaseModel):
     address: str = Field("local", min_length=1, description="Address at which other processes reach this one.")
     group: str = Field("", description="Group of agents that share the partitions of `topics`.")
     zone: str = Field("", description="Availability zone of this process.")
-    lease_s: float = Field(30.0, gt=0, description="Term of a lease; it expires unless it is renewed.")
-    renew_every_s: float = Field(10.0, gt=0, description="Interval of lease renewals and heartbeats.")
+    lease_s: float = Field(30.0, gt=0, description="Term of the leases; they expire without heartbeats.")
+    renew_every_s: float = Field(10.0, gt=0, description="Interval of heartbeats, each of which renews all leases.")
     topics: list[str] | None = Field(
         None, description="Topics whose partitions the group shares; null: hold only partitions that are asked for."
     )
@@ -75,8 +72,8 @@ class LeaseAgent:
         self._background = BackgroundTasks(self.agent_id, clock)
         self._closing = False
         self._heartbeats = UnchangedTimers[str, int](clock)
-        self._foreign = UnchangedTimers[Key, PartitionLease](clock)  # leases of other agents
-        self._refused: dict[Key, UnchangedTimer[PartitionLease]] = {}  # leases that we requested and others hold
+        self._refused: dict[str, UnchangedTimer[int]] = {}  # heartbeats of agents that hold what we requested
+        self._renewed = (0.0, 0)  # when the last heartbeat was sent, by both clocks
         self.writer: object | None = None  # at most one, because the writer assigns offsets
 
     async def __aenter__(self) -> Self:
@@ -149,8 +146,16 @@ class LeaseAgent:
         self.mark_lost(lease)
         await self._store.release_partition_lease(lease.row)
 
-    async def renew(self, spread_over_s: float = 0.0) -> None:
-        """Sends a heartbeat and renews the leases, in batches spread over that time. Marks lost leases."""
+    @property
+    def lapsed(self) -> bool:
+        """Whether the leases may have expired since the last heartbeat, by either clock: others may hold them."""
+        monotonic, wall_ms = self._renewed
+        waited_s = self._clock.monotonic() - monotonic
+        return waited_s >= self.settings.lease_s or self._clock.now_ms() - wall_ms >= self._lease_ms
+
+    async def renew(self) -> None:
+        """Sends a heartbeat, which renews all leases. Marks lost ones if they had expired before."""
+        now, lapsed = self._now(), self.lapsed
         try:
             await self._store.heartbeat(self.agent_id)
         except NotFound:  # deregistered as dead: other agents may hold our leases by now
@@ -158,22 +163,16 @@ class LeaseAgent:
                 self.mark_lost(lease)
             await self._register()
             return
-        leases = list(self._leases.values())
-        starts = range(0, len(leases), _RENEWAL_BATCH)
-        for start in starts:
-            if start and spread_over_s:
-                await self._clock.sleep(spread_over_s / len(starts))
-            await self._renew_batch([lease for lease in leases[start : start + _RENEWAL_BATCH] if not lease.lost])
+        if lapsed and self._leases:
+            leases = list(self._leases.values())
+            self._mark_moved(leases, await self._store.list_partition_leases(agent_id=self.agent_id))
+        self._renewed = now
 
-    async def _renew_batch(self, leases: Sequence[HeldLease]) -> None:
-        """A registration waits for the renewal of its lease, hence for the whole batch."""
-        rows = await self._store.renew_partition_leases([lease.row for lease in leases], self._lease_ms)
-        renewed = {(row.topic, row.partition_id): row for row in rows}
+    def _mark_moved(self, leases: Sequence[HeldLease], rows: Sequence[PartitionLease]) -> None:
+        """Marks those lost that are not in the rows, which were read after the leases were acquired."""
+        held = {(row.topic, row.partition_id, row.leader_agent_id, row.epoch) for row in rows}
         for lease in leases:
-            row = renewed.get(lease.key)
-            if row is not None:
-                lease.row = row
-            elif not lease.lost:
+            if not lease.lost and (*lease.key, self.agent_id, lease.row.epoch) not in held:
                 log.warning("lease lost", partition=repr(lease), agent=self.agent_id)
                 self.mark_lost(lease)
 
@@ -183,13 +182,15 @@ class LeaseAgent:
         for topic in self.settings.topics or ():
             with suppress(NotFound):
                 wanted += [(topic, row.partition_id) for row in await self._store.list_partitions(topic)]
-        agents = await self._store.list_agents(alive_within_ms=self._lease_ms, group=self.settings.group)
-        silent_s = self._heartbeats.seconds({agent.agent_id: agent.last_heartbeat for agent in agents})
-        alive = {self.agent_id, *(agent_id for agent_id, seconds in silent_s.items() if seconds < self._dead_after_s)}
+        mine = list(self._leases.values())
+        topics = {topic for topic, _ in wanted}
         rows: list[PartitionLease] = []
-        for topic in {topic for topic, _ in wanted}:
+        for topic in topics:
             rows += await self._store.list_partition_leases(topic=topic)
-        await self._release_dead(rows)
+        self._mark_moved([lease for lease in mine if lease.key[0] in topics], rows)
+        agents = await self._store.list_agents(alive_within_ms=self._lease_ms)
+        dead = await self._deregister_dead(agents, {row.leader_agent_id for row in rows})
+        alive = {agent.agent_id for agent in agents if agent.group == self.settings.group} - dead
         holders = {(row.topic, row.partition_id): row.leader_agent_id for row in rows}
         plan = plan_rebalance(self.agent_id, alive, wanted, holders)
         for key in plan.release:
@@ -198,21 +199,28 @@ class LeaseAgent:
                 self._releases.start(lease, self._release_or_expire(lease))
         await self._acquire([key for key in plan.acquire if key not in self._leases])
 
-    async def _release_dead(self, rows: list[PartitionLease]) -> None:
-        """Releases leases of other agents that have not changed for several terms by our own clock, and updates `rows`.
+    async def _deregister_dead(self, agents: Sequence[Agent], holders: Collection[str | None]) -> set[str]:
+        """Deregisters others of our group, and holders of its partitions, that have sent no new heartbeat for several
+        terms by our own clock. Returns their ids.
 
-        The expiry in the row does not count, because the wall clock may have been set back. A holder that lives after
-        all is fenced: the lease is no longer its own.
+        The time in the row does not count, because the wall clock may have been set back. An agent that lives after
+        all is fenced, and registers again.
         """
-        foreign = {
-            (row.topic, row.partition_id): row for row in rows if row.leader_agent_id not in (None, self.agent_id)
-        }
-        unchanged_s = self._foreign.seconds(foreign)
-        for number, row in enumerate(rows):
-            if unchanged_s.get((row.topic, row.partition_id), 0.0) >= self._dead_after_s:
-                log.warning("dead lease released", lease=repr(row))
-                await self._store.release_partition_lease(row)
-                rows[number] = msgspec.structs.replace(row, leader_agent_id=None)
+        others = [
+            agent
+            for agent in agents
+            if agent.agent_id != self.agent_id and (agent.group == self.settings.group or agent.agent_id in holders)
+        ]
+        silent_s = self._heartbeats.seconds({agent.agent_id: agent.last_heartbeat for agent in others})
+        dead = [agent for agent in others if silent_s[agent.agent_id] >= self._dead_after_s]
+        for agent in dead:
+            await self._deregister(agent)
+        return {agent.agent_id for agent in dead}
+
+    async def _deregister(self, agent: Agent) -> None:
+        log.warning("dead agent deregistered", agent=repr(agent))
+        with suppress(NotFound):  # by another agent, or it has sent a heartbeat
+            await self._store.deregister_agent(agent.agent_id, last_heartbeat=agent.last_heartbeat)
 
     @property
     def _dead_after_s(self) -> float:
@@ -222,27 +230,26 @@ class LeaseAgent:
     def _lease_ms(self) -> int:
         return round(self.settings.lease_s * 1000)
 
+    def _now(self) -> tuple[float, int]:
+        return self._clock.monotonic(), self._clock.now_ms()
+
     async def _register(self) -> None:
-        settings = self.settings
+        settings, now = self.settings, self._now()
         await self._store.register_agent(self.agent_id, settings.address, zone=settings.zone, group=settings.group)
+        self._renewed = now
 
     async def _renew_forever(self) -> None:
-        """Renews each lease once per ``renew_every_s``, spread over half of that, so that the loop stays responsive.
-
-        After a failure it renews sooner and without spreading: otherwise the last leases would expire.
-        """
-        half_s = self.settings.renew_every_s / 2
-        spread_s, wait_s = half_s, 2 * half_s
+        """After a failure the next heartbeat comes sooner."""
+        wait_s = self.settings.renew_every_s
         while True:
             await self._clock.sleep(wait_s)
-            started = self._clock.monotonic()
             try:
-                await self.renew(spread_s)
+                await self.renew()
                 if self.settings.topics is not None:
                     await self.balance()
-                spread_s, wait_s = half_s, max(half_s, 2 * half_s - (self._clock.monotonic() - started))
+                wait_s = self.settings.renew_every_s
             except RegistryError as error:  # the epochs keep this safe
-                spread_s, wait_s = 0.0, half_s
+                wait_s = self.settings.renew_every_s / 2
                 log.warning("leases not renewed", agent=self.agent_id, error=str(error))
 
     async def _release_or_expire(self, lease: HeldLease) -> None:
@@ -297,7 +304,6 @@ class LeaseAgent:
                 if earlier is not None:  # acquired twice: only the newer epoch is valid
                     self.mark_lost(earlier)
                 acquired[key] = self._leases[key] = HeldLease(row, watermarks[key])
-                self._refused.pop(key, None)
         return acquired
 
     async def _not_leader(self, key: Key) -> NotLeader:
@@ -305,14 +311,15 @@ class LeaseAgent:
         name = f"partition {key[1]} of topic {key[0]!r}"
         if row is None or row.leader_agent_id is None:
             return NotLeader(f"{name} was just released: try again")
-        refused = self._refused.setdefault(key, UnchangedTimer(self._clock))
-        if refused.seconds(row) >= self._dead_after_s:
-            log.warning("dead lease released", lease=repr(row))
-            await self._store.release_partition_lease(row)
-            return NotLeader(f"{name} was left by agent {row.leader_agent_id!r}, which is dead: try again")
         agent = await self._store.get_agent(row.leader_agent_id)
-        address = "" if agent is None else f" at {agent.address}"
-        return NotLeader(f"{name} is written by agent {row.leader_agent_id!r}{address}", row.leader_agent_id)
+        if agent is None:
+            return NotLeader(f"{name} was just released: try again")
+        refused = self._refused.setdefault(agent.agent_id, UnchangedTimer(self._clock))
+        if refused.seconds(agent.last_heartbeat) >= self._dead_after_s:
+            del self._refused[agent.agent_id]
+            await self._deregister(agent)
+            return NotLeader(f"{name} was left by agent {agent.agent_id!r}, which is dead: try again")
+        return NotLeader(f"{name} is written by agent {agent.agent_id!r} at {agent.address}", agent.agent_id)
 
     def _refuse_requests(self, error: NotLeader) -> None:
         requests, self._requests = self._requests, {}

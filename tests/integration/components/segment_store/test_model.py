@@ -168,7 +168,7 @@ class World:
     # ---- maintenance --------------------------------------------------------------------------------------
 
     async def merge(self) -> None:
-        await self.merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
+        await self.merger.merge({(TOPIC, partition): 0 for partition in range(PARTITIONS)})
 
     async def interrupt_merge(self) -> None:
         merging = asyncio.create_task(self.merge())

@@ -7,7 +7,7 @@ import pytest
 from components.lib.streams.agents import AgentSettings, LeaseAgent
 from components.lib.streams.errors import NotLeader
 from registry.contract import MetadataStore
-from registry.errors import Fenced, NotFound
+from registry.errors import Fenced, NotFound, Unavailable
 from tests.doubles.clock import ManualClock
 from tests.doubles.fault_points import Fault, FaultPoints, FaultyRegistry
 from tests.samples import segment
@@ -37,25 +37,6 @@ async def test_concurrent_acquisitions_share_one_call(store: MetadataStore) -> N
         with pytest.raises(NotFound, match="partition 7"):
             await agent.acquire("orders", 7)
     assert {lease.leader_agent_id for lease in await store.list_partition_leases()} == {None}
-
-
-async def test_leases_are_renewed_and_lost_ones_detected(store: MetadataStore, clock: ManualClock) -> None:
-    async with _agent(store, "a") as agent, _agent(store, "b") as other:
-        mine, lost = await agent.acquire("orders", 0), await agent.acquire("orders", 1)
-        clock.advance(20_000)
-        await agent.renew()
-        clock.advance(20_000)
-        with pytest.raises(NotLeader, match="'a'"):
-            await other.acquire("orders", 0)
-        clock.advance(20_000)
-        taken = await other.acquire("orders", 1)
-        assert taken.row.epoch == lost.row.epoch + 1
-        await agent.renew()
-        assert (mine.lost, lost.lost) == (False, True)
-        assert agent.leases == [mine]
-        with pytest.raises(Fenced):
-            await store.add_segments([segment(0, partition=1)], fences=[lost.fence])
-        await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
 
 
 async def test_leases_of_dead_agents_are_released_whatever_the_wall_clock_says(
@@ -145,26 +126,61 @@ class SteppedClock(SkippingClock):
         self._skipped += seconds
 
 
-async def test_many_leases_are_renewed_in_batches(store: MetadataStore) -> None:
-    """Each lease is renewed once per interval; after a failure, unrenewed ones are renewed long before they expire."""
+async def test_one_heartbeat_renews_any_number_of_leases(store: MetadataStore) -> None:
+    """After a failure the next one comes in half of the interval."""
     await store.create_topic("clicks", 450)
-    points = FaultPoints(at=6, fault=Fault.CALL_LOST)
+    points = FaultPoints(at=4, fault=Fault.CALL_LOST)  # the second heartbeat
     clock, settings = SteppedClock(), AgentSettings(renew_every_s=9, lease_s=27)
     async with LeaseAgent(FaultyRegistry(store, points), clock, settings, agent_id="a") as agent:
         leases = await asyncio.gather(*(agent.acquire("clicks", number) for number in range(450)))
         waited: list[float] = []
-        renewed: list[int] = []
-        for number in range(8):
+        for _ in range(4):
             seconds, over = await clock.waits.get()
             waited.append(seconds)
-            renewed.append(points.names.count("renew_partition_leases"))
-            if number == 1:
-                await agent.release(leases[-1])  # before its turn
             over.set()
-        assert points.names[6] == "renew_partition_leases"  # the second batch of the first round fails
-        assert waited[:7] == [9.0, 1.5, 4.5, 9.0, 1.5, 1.5, 6.0]
-        assert renewed[:7] == [0, 1, 2, 5, 6, 7, 8]  # after the failure, three batches without a pause
-        assert agent.leases == leases[:-1]
+        assert waited == [9.0, 9.0, 4.5, 9.0]
+        assert points.names[3:] == ["heartbeat"] * 3
+        assert agent.leases == leases
+
+
+async def test_an_agent_learns_what_it_lost_while_it_was_paused(store: MetadataStore, clock: ManualClock) -> None:
+    """Also if the registry fails right after the heartbeat: the next one looks again."""
+    time = NeverClock()
+    points = FaultPoints(at=6, fault=Fault.CALL_LOST)
+    paused = LeaseAgent(FaultyRegistry(store, points), time, AgentSettings(), agent_id="paused")
+    async with paused, LeaseAgent(store, NeverClock(), AgentSettings(), agent_id="other") as other:
+        kept, lost = await paused.acquire("orders", 0), await paused.acquire("orders", 1)
+        await paused.renew()
+        assert points.names[-1] == "heartbeat"  # nothing is read as long as heartbeats are in time
+        time.skip(40)
+        clock.advance(40_000)
+        await other.renew()
+        taken = await other.acquire("orders", 1)
+        lapsed = [paused.lapsed]
+        with pytest.raises(Unavailable):
+            await paused.renew()
+        await paused.renew()
+        assert [*lapsed, paused.lapsed] == [True, False]
+        assert (kept.lost, lost.lost) == (False, True)
+        assert paused.leases == [kept]
+        with pytest.raises(NotLeader, match="'paused'"):
+            await other.acquire("orders", 0)
+        with pytest.raises(Fenced):
+            await store.add_segments([segment(0, partition=1)], fences=[lost.fence])
+        await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
+
+
+async def test_an_agent_that_shares_partitions_sees_those_that_moved(store: MetadataStore) -> None:
+    """Whatever the reason, such as a clock that differs by more than the term."""
+    settings = AgentSettings(topics=["orders"])
+    async with LeaseAgent(store, NeverClock(), settings, agent_id="a") as agent:
+        leases = agent.leases
+        assert len(leases) == 4
+        await store.register_agent("foreign", "elsewhere:1")
+        await store.release_partition_lease(leases[2].row)
+        await store.acquire_partition_lease("orders", 2, "foreign", 30_000)
+        await agent.balance()
+        assert [lease.lost for lease in leases] == [False, False, True, False]
 
 
 async def test_an_agent_deregistered_as_dead_registers_again(store: MetadataStore) -> None:

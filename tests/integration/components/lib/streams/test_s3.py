@@ -60,7 +60,7 @@ async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake
     assert await _values(read_context) == wanted
     assert objects.ranges <= 12
     merger = Merger(store, objects, read_context.cache, clock, join(s3_lake.warehouse, "streams"), POLICY)
-    assert (await merger.merge([("clicks", partition) for partition in range(3)])).new == 3
+    assert (await merger.merge({("clicks", partition): 0 for partition in range(3)})).new == 3
     assert await clean_intents(store, objects, 0, "cleaner")
     cold_objects = Counting(s3_lake)
     cold = ReadContext(context, objects=cold_objects)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from astha.clock import SystemLoopClock
@@ -18,9 +20,10 @@ from registry.forwarding import ForwardingStore
 from registry.inputs import SegmentDraft
 from registry.models import Segment
 from tests.integration.components.lib.streams.harness import TOPIC, StreamHarness, numbers
+from tests.samples import segment
 
 POLICY = MergePolicy(small_bytes=1 << 20, target_bytes=4 << 20, min_segments=3, min_age_ms=0)
-ALL = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
+ALL = {(TOPIC, 0): 0, (TOPIC, 1): 0, (TOPIC, 2): 0}
 
 
 class Interfering(ForwardingStore):
@@ -172,3 +175,51 @@ async def test_transactions_are_bounded_and_the_rest_is_left_for_the_next_object
     done = await merger_of(harness, policy=few).merge(ALL)
     assert done.new >= 1
     assert (TOPIC, 2) in done.revisit
+
+
+class CountingRows(ForwardingStore):
+    """Counts the segments that are read from the end."""
+
+    rows = 0
+
+    async def stream_segments_backwards(self, topic: str, partition_id: int) -> AsyncIterator[Segment]:
+        async for row in self.inner.stream_segments_backwards(topic, partition_id):
+            self.rows += 1
+            yield row
+
+
+@pytest.mark.parametrize("earlier", [0, 3_000])
+async def test_a_look_reads_what_is_new_and_not_the_history(harness: StreamHarness, earlier: int) -> None:
+    large = [segment(n, n, topic=TOPIC) for n in range(earlier)]
+    await harness.store.add_segments([msgspec.structs.replace(row, size_bytes=2 << 20) for row in large])
+    harness._ends[0] = earlier
+    await harness.write(*[2] * 5, together=False)
+    store = CountingRows(harness.store)
+    done = await merger_of(harness, store).merge({(TOPIC, 0): earlier})
+    assert (done.old, done.new) == (5, 1)
+    assert store.rows <= 6
+
+
+async def test_a_look_goes_back_to_all_that_is_new(harness: StreamHarness) -> None:
+    """Two runs with a large segment in between. A look that begins above the older run finds only the younger."""
+    await harness.write(*[2] * 5, together=False)
+    large = msgspec.structs.replace(segment(10, 10, topic=TOPIC), size_bytes=2 << 20)
+    await harness.store.add_segments([large])
+    harness._ends[0] = 11
+    await harness.write(*[2] * 4, together=False)
+    assert (await merger_of(harness).merge({(TOPIC, 0): 11})).old == 4
+    assert (await merger_of(harness).merge({(TOPIC, 0): 4})).old == 5
+
+
+async def test_small_segments_at_the_end_are_left_for_the_next_merge(harness: StreamHarness) -> None:
+    large = msgspec.structs.replace(segment(0, 0, topic=TOPIC), size_bytes=2 << 20)
+    await harness.store.add_segments([large])
+    harness._ends[0] = 1
+    assert (await merger_of(harness).merge({(TOPIC, 0): 0})).leftovers == {(TOPIC, 0): 0}
+    await harness.write(2, 2, together=False)
+    assert (await merger_of(harness).merge({(TOPIC, 0): 0})).leftovers == {(TOPIC, 0): 2}
+    young = replace(POLICY, min_age_ms=1 << 40)
+    assert (await merger_of(harness, policy=young).merge({(TOPIC, 0): 0})).leftovers == {(TOPIC, 0): 2}
+    await harness.write(2)
+    done = await merger_of(harness, policy=young).merge({(TOPIC, 0): 0})
+    assert (done.old, done.revisit, done.leftovers) == (0, [(TOPIC, 0)], {(TOPIC, 0): 0})

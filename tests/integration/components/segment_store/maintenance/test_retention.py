@@ -8,6 +8,7 @@ from components.segment_store.maintenance.retention import PartitionSizes, Reten
 from registry.contract import MetadataStore
 from registry.forwarding import ForwardingStore
 from registry.json_text import JsonValue
+from registry.models import Segment
 from tests.doubles.clock import ManualClock
 from tests.integration.components.lib.streams.harness import START_MS, TOPIC, StreamHarness
 
@@ -29,6 +30,10 @@ class Steps(ForwardingStore):
     def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0):  # type: ignore[no-untyped-def]
         self.pages += 1
         return self.inner.stream_segments(topic, partition_id, from_offset=from_offset)
+
+    async def find_segment_for_size(self, topic: str, partition_id: int, size_bytes: int) -> Segment | None:
+        self.pages += 1
+        return await self.inner.find_segment_for_size(topic, partition_id, size_bytes)
 
 
 async def configure(harness: StreamHarness, *, retention_ms: int | None = None, **config: JsonValue) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from components.segment_store.maintenance.merge_policy import MergePolicy, SmallSegments, choose_runs, count_leftovers
+from components.segment_store.maintenance.merge_policy import MergePolicy, SmallSegments, choose_runs
 from registry.models import Segment
 
 POLICY = MergePolicy(small_bytes=1_000, target_bytes=4_000, min_segments=3, min_age_ms=100)
@@ -74,27 +72,29 @@ def test_a_record_is_merged_about_as_often_as_its_partition_doubles() -> None:
 
 
 def test_leftovers_count_towards_the_next_merge() -> None:
-    assert count_leftovers(segments(100, 5, 5), POLICY) == 2
-    assert count_leftovers(segments(100, 5, 5, age=0), POLICY) == 2
-    assert count_leftovers(segments(5, 5, 5), POLICY) == 0  # enough for a run
-    assert count_leftovers(segments(5, 5, 2_000), POLICY) == 0
-    assert count_leftovers([], POLICY) == 0
     small = SmallSegments(POLICY)
     small.add_leftovers({("t", 0): 2, ("t", 1): 0})
-    assert small.take_due(10) == []
-    small.add(segments(5))
-    assert small.take_due(10) == [("t", 0)]
+    assert small.take_due(10) == {}
+    small.add(segments(2_000, 5))
+    assert small.take_due(10) == {("t", 0): 10}  # the new one begins there
 
 
 def test_partitions_become_due_by_new_segments() -> None:
     small = SmallSegments(POLICY)
-    small.add(segments(5, 5, 2_000))
-    assert small.take_due(10) == []
-    small.add(segments(5))
-    assert small.take_due(10) == [("t", 0)]
-    assert small.take_due(10) == []
-    small.put_back([("t", 0)])
-    assert small.take_due(0) == []
+    small.add(segments(2_000, 5, 5))
+    assert small.take_due(10) == {}
+    small.add(segments(2_000, 2_000, 5))
+    assert small.take_due(10) == {("t", 0): 10}
+    assert small.take_due(10) == {}
+    small.put_back({("t", 0): 70})
+    small.put_back({("t", 0): 90})
+    assert small.take_due(0) == {}
+    assert small.take_due(1) == {("t", 0): 70}
+    small.put_back({("t", 0): 0})
     small.forget("t")
     assert len(small) == 0
-    assert Counter(small.take_due(10)) == {}
+
+
+def test_a_run_has_a_greatest_length() -> None:
+    policy = MergePolicy(small_bytes=1_000, target_bytes=4_000, min_segments=3, min_age_ms=0, max_segments=4)
+    assert ids(choose_runs(segments(*[5] * 9), policy, NOW)) == [[2, 3, 4, 5], [6, 7, 8, 9]]
