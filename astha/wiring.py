@@ -17,6 +17,7 @@ from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.daemon import Daemon, NamedSubscriber
 from astha.errors import ComponentError, ConfigError
+from astha.lake_locations import located
 from astha.leader_lock import LeaderLock, lock_directory
 from astha.leadership import Leadership
 from astha.presence import Presence
@@ -61,6 +62,7 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
     store, reserved = stores.main, stores.reserved
     tracing: Tracing | None = None
     try:
+        settings = await located(settings, store, record=True)
         holder = _holder()
         tracing = _tracing(settings, holder, clock)
         guard = ClockGuard(clock, settings.clock, store.time)
