@@ -34,6 +34,12 @@ FORMATS = ("parquet", "csv", "json")
     show_default=True,
     help="With --sync each FILE is registered before the next one is read. Both wait for all FILEs at the end.",
 )
+@click.option(
+    "--id",
+    "insert_id",
+    metavar="KEY",
+    help="Insert each FILE only if it was not inserted with this KEY and name before. Makes a retry safe.",
+)
 @click.option("--fill-missing", is_flag=True, help="Fill missing optional columns with nulls.")
 @json_option
 @settings_options
@@ -43,6 +49,7 @@ def insert_command(
     files: tuple[str, ...],
     kind: Format | None,
     sync: bool,
+    insert_id: str | None,
     fill_missing: bool,
     as_json: bool,
     reload: Callable[[], Settings],
@@ -51,12 +58,22 @@ def insert_command(
 
     FILEs are Parquet, CSV with a header, or JSON lines; - is standard input. Each FILE is one insert: afterwards all of
     its rows are in the table, or none. CSV and JSON are read by the table's types; an empty CSV field is null.
+
+    With --id the command can be repeated after any failure: a FILE that was inserted with the same KEY is not read
+    again, whatever it contains now.
+
+    \b
+    Examples:
+      astha insert shop.orders orders.parquet
+      astha insert shop.orders day/*.csv --id 2026-11-18
     """
     # Imported here: help does not wait for Arrow.
     from components.commands.insert_run import InsertRun, insert_all
     from components.lib.storage_manager.settings import StorageSettings
 
-    run = InsertRun(table, files, kind, StorageSettings(sync=sync, fill_missing=fill_missing))
+    if insert_id is not None and len(set(files)) < len(files):
+        raise click.UsageError("a FILE appears twice: with --id its second insert would be taken for a repetition")
+    run = InsertRun(table, files, kind, StorageSettings(sync=sync, fill_missing=fill_missing), insert_id)
     for name in files:
         run.format_of(name)
     started = monotonic()
@@ -67,6 +84,9 @@ def insert_command(
     if as_json:
         print_json({"table": table, "rows": rows, "files": stored, "seconds": seconds, "inserts": _summary(run)})
     else:
+        for name, inserted in run.done:
+            if inserted.repeated is not None:
+                click.echo(f"{name}: inserted before, {inserted.repeated.row_count:,} rows; nothing was changed")
         click.echo(f"{table}: {rows:,} rows in {stored:,} files ({seconds:.1f} s)")
 
 
@@ -78,6 +98,7 @@ def _summary(run: InsertRun) -> list[dict[str, Any]]:
             "files": [file.file_path for file in inserted.files],
             "bytes": inserted.size_bytes,
             "schema_version": inserted.schema_version,
+            "repeated": inserted.repeated is not None,
         }
         for name, inserted in run.done
     ]

@@ -35,7 +35,12 @@ class InsertRun:
     files: tuple[str, ...]
     kind: Format | None
     settings: StorageSettings
+    insert_id: str | None = None
     done: list[tuple[str, InsertResult]] = field(default_factory=list)
+
+    def id_of(self, name: str) -> str | None:
+        """Returns the id of one file's insert. A file keeps it if the list around it changes."""
+        return None if self.insert_id is None else f"{self.insert_id}/{name}"
 
     def format_of(self, name: str) -> Format:
         if self.kind is not None:
@@ -50,8 +55,8 @@ class InsertRun:
 
 async def insert_all(run: InsertRun, settings: Settings, *, quiet: bool) -> None:
     async with (
-        open_lake(settings) as lake,
-        StorageManager(context(settings, lake.store, lake.clock), run.settings) as manager,
+        open_lake(settings, writes=True) as lake,
+        StorageManager(context(lake.settings, lake.store, lake.clock), run.settings) as manager,
     ):
         with _progress_bars(quiet=quiet) as watch:
             for name in run.files:
@@ -66,7 +71,7 @@ async def _insert_one(manager: StorageManager, run: InsertRun, name: str, watch:
     target = await manager.target(run.table, fresh=True)
     with _opened(name, run.format_of(name)) as (file, size):
         source = open_source(file, size, run.format_of(name), target.schema, fill_missing=manager.settings.fill_missing)
-        return await manager.insert(run.table, watch(name, source))
+        return await manager.insert(run.table, watch(name, source), insert_id=run.id_of(name))
 
 
 async def _register(manager: StorageManager, run: InsertRun) -> None:

@@ -57,6 +57,26 @@ async def test_files_of_all_formats(url: str, store: MetadataStore, warehouse: P
     assert await store.list_stale_intents(0) == []
 
 
+async def test_a_half_done_list_of_files_is_repeated_with_its_id(
+    url: str, store: MetadataStore, warehouse: Path, tmp_path: Path
+) -> None:
+    table = await create_table(store, warehouse)
+    first, second = written(tmp_path / "a.jsonl", lines(ROWS[0])), written(tmp_path / "b.jsonl", "no JSON\n")
+    arguments = ("shop.orders", first, second, "--id", "monday")
+    assert (await insert(url, *arguments)).exit_code == 2
+    written(second, lines(ROWS[1]))
+    result = await insert(url, *arguments)
+    assert result.exit_code == 0, result.output
+    assert f"{first}: inserted before, 1 rows; nothing was changed" in result.output
+    again = await insert(url, *arguments, "--json")
+    assert [one["repeated"] for one in json.loads(again.output)["inserts"]] == [True, True]
+    assert sorted(await read_rows(store, table), key=lambda row: int(row["id"])) == READ
+    assert files_below(warehouse) == {file.file_path async for file in store.stream_files(table.id)}
+    other = await insert(url, "shop.orders", first, "--id", "tuesday", "--json")
+    assert json.loads(other.output)["rows"] == 1
+    assert (await insert(url, "shop.orders", first, first, "--id", "wednesday")).exit_code == 2
+
+
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 async def test_standard_input(url: str, store: MetadataStore, warehouse: Path, tmp_path: Path, kind: str) -> None:
     table = await create_table(store, warehouse)
