@@ -39,7 +39,7 @@ async def located(settings: Settings, store: LakeLocations, *, record: bool = Fa
                 f"change the registry's with `{_CHANGE} --{name} {location}`"
             )
     if not recorded:
-        recorded = dict(_wanted(settings, {}))
+        recorded = {str(name): location for name, location in _wanted(settings, {}).items()}
     lake = settings.lake.model_copy(update=recorded)
     return settings.model_copy(update={"lake": lake})
 

@@ -152,7 +152,7 @@ def locations_command(url: str, warehouse: str | None, streams: str | None, yes:
         confirm(f"this changes {text}; what exists stays where it is", yes)
     if given:
         with_store(settings, lambda store: store.record_lake_locations(given))
-    found = {**before, **given}
+    found = before | {str(name): location for name, location in given.items()}
     if as_json:
         print_json({"warehouse": found.get("warehouse"), "streams": found.get("streams")})
     elif found:

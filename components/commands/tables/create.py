@@ -99,7 +99,7 @@ def create_command(
 
     async def create(store: MetadataStore) -> tuple[Description, bool]:
         here = dataclasses.replace(new_location, settings=await located(settings, store, record=True))
-        return await _create(store, here, schema, named, if_not_exists)
+        return await create_table(store, here, schema, named, if_not_exists)
 
     description, created = with_store(settings, create)
     if as_json:
@@ -130,7 +130,7 @@ def _definition(
     return dataclasses.replace(definition, **chosen)  # type: ignore[arg-type]  # options are named like the fields
 
 
-async def _create(
+async def create_table(
     store: MetadataStore,
     new_location: NewLocation,
     schema: TableSchema,

@@ -139,6 +139,7 @@ class StorageManager:
         return InsertResult(target.table.id, target.schema.version, [], repeated, found)
 
     async def _insert_new(self, table: str | int, data: Data, sync: bool | None, insert_id: str | None) -> InsertResult:
+        data = await _from_frame(data)
         if not _is_whole(data):
             return await self._insert(await self._handles.get(table, fresh=True), data, sync, insert_id)
         target = await self._handles.get(table)

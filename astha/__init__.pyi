@@ -1,0 +1,3 @@
+from components.api import AsyncLake as AsyncLake
+from components.api import Lake as Lake
+from components.api import connect as connect
