@@ -13,6 +13,7 @@ from astha.cli.plugins import PluggableGroup
 _OWN = {
     "check": "astha.cli.check:check_command",
     "component": "astha.cli.component:component_commands",
+    "init": "astha.cli.init:init_command",
     "pause": "astha.cli.control:pause_command",
     "refresh": "astha.cli.control:refresh_command",
     "registry": "astha.cli.registry:registry_commands",
@@ -22,6 +23,7 @@ _OWN = {
     "status": "astha.cli.control:status_command",
     "subscriptions": "astha.cli.subscriptions:subscriptions_command",
     "tail": "astha.cli.tail:tail_command",
+    "up": "astha.cli.up:up_command",
 }
 """Imported when they run. `astha.cli.command_help` has their lines in the help."""
 
