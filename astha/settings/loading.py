@@ -38,7 +38,7 @@ class _Environment(EnvSettingsSource):
 
 
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Reads the file (`config`, else ASTHA_CONFIG, else astha.yaml in the working directory, if it exists), the files in
+    """Reads the file (`config`, else ASTHA_CONFIG, else astha.yaml in the working directory, if any), the files in
     ASTHA_SECRETS, the environment and `flags`.
 
     `flags` are nested like the file; later sources override earlier ones.
