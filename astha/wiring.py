@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.daemon import Daemon, NamedSubscriber
 from astha.errors import ComponentError, ConfigError
+from astha.lake_locations import located
 from astha.leader_lock import LeaderLock, lock_directory
 from astha.leadership import Leadership
 from astha.presence import Presence
@@ -36,6 +38,7 @@ from astha.version import version
 from registry.connect import Stores, open_stores, require_schema
 from registry.contract import MetadataStore
 from registry.engines import display_url, parse_url
+from registry.errors import PermissionDenied, ReadOnly
 from registry.json_text import to_json_text
 from registry.models import RunningDaemon
 
@@ -61,6 +64,7 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
     store, reserved = stores.main, stores.reserved
     tracing: Tracing | None = None
     try:
+        settings = await _with_lake_locations(settings, store)
         holder = _holder()
         tracing = _tracing(settings, holder, clock)
         guard = ClockGuard(clock, settings.clock, store.time)
@@ -93,6 +97,18 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
         await stores.close()
         raise
     return AssembledDaemon(daemon, stores, holder, tracing)
+
+
+async def _with_lake_locations(settings: Settings, store: MetadataStore) -> Settings:
+    """A registry that takes no writes yet, or whose role lacks privileges, is reported when the daemon begins to lead.
+    Raises ConfigError if the settings name other locations than the registry.
+    """
+    try:
+        return await located(settings, store, record=True)
+    except (PermissionDenied, ReadOnly):
+        with suppress(PermissionDenied):
+            return await located(settings, store)
+    return settings
 
 
 def selected(subscriptions: Mapping[str, Subscription], settings: Settings) -> dict[str, Subscription]:

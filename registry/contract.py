@@ -47,6 +47,7 @@ from registry.models import (
     GroupLease,
     LakeTable,
     LedgerEntry,
+    LocationName,
     NamespaceChange,
     Partition,
     PartitionLease,
@@ -60,6 +61,7 @@ from registry.models import (
     SourceIdentity,
     TableDeleteFile,
     TableFile,
+    TableInsert,
     TableMetadata,
     TableOrder,
     TablePage,
@@ -421,9 +423,12 @@ class Files(Protocol):
 
         Each registration's ``advances`` move committed offsets with it, even if it has no files. Raises OffsetsMoved,
         with ``names`` as ``topic/partition``, if a group's committed offset is not the expected one, and NotFound if
-        the group, the topic or the partition does not exist.
+        the group, the topic or the partition does not exist. Raises AlreadyInserted if the table has an insert with
+        the ``insert_id`` of a registration.
         """
         ...
+
+    async def get_insert(self, table_id: int, insert_id: str) -> TableInsert | None: ...
 
     async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
         """Removes `files`, given as they were read, and adds them to the files awaiting deletion.
@@ -694,6 +699,20 @@ class DaemonState(Protocol):
         ...
 
 
+class LakeLocations(Protocol):
+    """The locations of the lake, by name: `warehouse` and `streams`."""
+
+    async def get_lake_locations(self) -> dict[str, str]: ...
+
+    async def ensure_lake_locations(self, locations: Mapping[LocationName, str]) -> dict[str, str]:
+        """Records those that are not recorded. Returns the recorded ones, the same to all concurrent callers."""
+        ...
+
+    async def record_lake_locations(self, locations: Mapping[LocationName, str]) -> None:
+        """Replaces recorded ones."""
+        ...
+
+
 class IcebergCatalog(Protocol):
     """The Iceberg catalog in the registry's database. A namespace of several levels is written with dots."""
 
@@ -845,6 +864,7 @@ class MetadataStore(
     Snapshots,
     Compactions,
     DaemonState,
+    LakeLocations,
     IcebergCatalog,
     Protocol,
 ):

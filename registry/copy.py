@@ -23,10 +23,12 @@ from registry.models import (
     Compaction,
     FileAwaitingDeletion,
     GroupLease,
+    LakeLocation,
     ProducerSequence,
     Row,
     SegmentObject,
     SourceIdentity,
+    TableInsert,
     UploadIntent,
 )
 
@@ -34,7 +36,7 @@ __all__ = ["COPIED", "CopyProgress", "copy_registry"]
 
 COPIED: tuple[type[Row], ...] = (
     *PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction, SegmentObject, ProducerSequence, GroupLease,
-    CatalogTable, CatalogNamespace, CatalogRequest,
+    CatalogTable, CatalogNamespace, CatalogRequest, LakeLocation, TableInsert,
 )  # fmt: skip
 """Tables that are copied completely, parents before children. Of `source_identity` only the lake's row is copied."""
 

@@ -188,7 +188,7 @@ class EmbeddedPostgres:
 
     def _make_binaries_accessible(self) -> None:
         """Copies the programs to the data directory if the server's user can't enter theirs, such as a 0700 home."""
-        if self._account is None or _enterable_by_others(self.bin):
+        if self._account is None or enterable_by_others(self.bin):
             return
         copy, install = self.directory / "programs", self.bin.resolve().parent
         if not copy.exists():
@@ -242,7 +242,7 @@ def _unprivileged_account() -> pwd.struct_passwd | None:
     raise Unavailable("running as root, and there is no user `postgres` or `nobody` to run the server as")
 
 
-def _enterable_by_others(directory: Path) -> bool:
+def enterable_by_others(directory: Path) -> bool:
     return all(path.stat().st_mode & 0o001 for path in (directory, *directory.parents))
 
 

@@ -7,7 +7,8 @@
     |-- Conflict           the rows changed since they were read -> read again, decide again
     |   |-- Fenced         the lease is no longer held           -> stop writing, acquire it again
     |   |-- OutOfSequence  not the producer's next records       -> read get_producer_sequences
-    |   `-- OffsetsMoved   the group's committed offset differs  -> read it, continue from there
+    |   |-- OffsetsMoved   the group's committed offset differs  -> read it, continue from there
+    |   `-- AlreadyInserted  an insert with this id is done      -> read get_insert
     |-- Invalid            an argument can't be stored           -> fix the named field
     |-- PermissionDenied   the role lacks a privilege            -> `astha check` names it; grant it
     |-- Unavailable        no response, or none in time          -> retry with backoff
@@ -27,6 +28,7 @@ from collections.abc import Collection, Sequence
 __all__ = [
     "AlreadyCommitted",
     "AlreadyExists",
+    "AlreadyInserted",
     "Conflict",
     "Fenced",
     "Invalid",
@@ -76,6 +78,10 @@ class OutOfSequence(Conflict):
 
 class OffsetsMoved(Conflict):
     pass
+
+
+class AlreadyInserted(Conflict):
+    """``names`` are the paths of the repetition's files."""
 
 
 class Invalid(RegistryError):

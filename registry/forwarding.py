@@ -40,6 +40,7 @@ from registry.models import (
     GroupLease,
     LakeTable,
     LedgerEntry,
+    LocationName,
     NamespaceChange,
     Partition,
     PartitionLease,
@@ -52,6 +53,7 @@ from registry.models import (
     SourceIdentity,
     TableDeleteFile,
     TableFile,
+    TableInsert,
     TableMetadata,
     TableOrder,
     TablePage,
@@ -484,6 +486,18 @@ class ForwardingStore(MetadataStore):
 
     async def record_source_identity(self, name: str, identity: str) -> None:
         await self.inner.record_source_identity(name, identity)
+
+    async def get_lake_locations(self) -> dict[str, str]:
+        return await self.inner.get_lake_locations()
+
+    async def ensure_lake_locations(self, locations: Mapping[LocationName, str]) -> dict[str, str]:
+        return await self.inner.ensure_lake_locations(locations)
+
+    async def record_lake_locations(self, locations: Mapping[LocationName, str]) -> None:
+        await self.inner.record_lake_locations(locations)
+
+    async def get_insert(self, table_id: int, insert_id: str) -> TableInsert | None:
+        return await self.inner.get_insert(table_id, insert_id)
 
     async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
         return await self.inner.ensure_source_identity(name, identity)

@@ -309,6 +309,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str | None = None
     intents_of: str | None = None  # the required owner of the files' upload intents
     advances: Sequence[Advance] = ()  # of the consumer groups whose records these files contain, if any
+    insert_id: str | None = None  # by which a repetition is recognized
 
 
 class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,8 @@ __all__ = [
     "TableSnapshot", "TableStats", "TableStatus",
     # unpublished
     "DaemonLease", "DaemonRole", "FileAwaitingDeletion", "GroupLease", "LedgerEntry", "ProducerSequence",
-    "RunningDaemon", "SegmentObject", "LAKE_IDENTITY", "SourceIdentity", "UploadIntent",
+    "RunningDaemon", "SegmentObject", "LAKE_IDENTITY", "LakeLocation", "LocationName", "SourceIdentity", "TableInsert",
+    "UploadIntent",
     # the Iceberg catalog
     "CatalogNamespace", "CatalogRequest", "CatalogTable", "NamespaceChange",
     # the compactor
@@ -412,6 +413,33 @@ LAKE_IDENTITY = "lake"
 """The row of `source_identity` that distinguishes this registry's Iceberg tables from those of other registries."""
 
 
+LocationName: TypeAlias = Literal["warehouse", "streams"]
+
+
+class LakeLocation(Row, frozen=True, gc=False):
+    """A location of the lake, absolute, the same for all processes: of new tables, or of the objects of streams."""
+
+    table = "lake_locations"
+    key = ("name",)
+
+    name: LocationName
+    location: str
+    recorded_at: int
+
+
+class TableInsert(Row, frozen=True, gc=False):
+    """An insert that was given an id, so that its repetition is recognized."""
+
+    table = "table_inserts"
+    key = ("table_id", "insert_id")
+
+    table_id: int
+    insert_id: str
+    row_count: int
+    file_count: int
+    created_at: int = 0  # set by the registry
+
+
 class UploadIntent(Row, frozen=True, gc=False):
     """Announces an object before its upload. Deleted when the object is registered."""
 
@@ -590,5 +618,6 @@ PUBLISHED: tuple[type[Row], ...] = (
 UNPUBLISHED: tuple[type[Row], ...] = (
     LedgerEntry, DaemonLease, RunningDaemon, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
     SegmentObject, ProducerSequence, GroupLease, CatalogTable, CatalogNamespace, CatalogRequest,
+    LakeLocation, TableInsert,
 )  # fmt: skip
 """Tables of the daemon and its components. Not published: the daemon does not follow its own writes."""

@@ -16,7 +16,7 @@ from registry.models import PUBLISHED, UNPUBLISHED, Row
 from registry.schema import VERSION_TABLE
 
 DAEMON_TABLES: tuple[type[Row], ...] = (
-    models.LedgerEntry, models.DaemonLease, models.RunningDaemon, models.SourceIdentity,
+    models.LedgerEntry, models.DaemonLease, models.RunningDaemon, models.SourceIdentity, models.LakeLocation,
 )  # fmt: skip
 """Tables that every daemon writes, whatever its components."""
 
@@ -29,7 +29,7 @@ AREAS: Mapping[Area, tuple[type[Row], ...]] = {
         models.LakeTable, models.TableMetadata, models.TableFile, models.TableStats, models.TableSnapshot,
         models.Compaction, models.FileAwaitingDeletion, models.UploadIntent,
         models.CatalogTable, models.CatalogNamespace, models.CatalogRequest, models.IcebergCommit,
-        models.TableDeleteFile,
+        models.TableDeleteFile, models.TableInsert,
     ),
 }  # fmt: skip
 

@@ -344,6 +344,18 @@ table_stats = _table(
     _at_least("total_size"),
 )
 
+table_inserts = _table(
+    "table_inserts",
+    _table_id(),
+    _text("insert_id"),
+    _big("row_count"),
+    _big("file_count"),
+    _big("created_at"),
+    PrimaryKeyConstraint("table_id", "insert_id"),
+    _at_least("row_count"),
+    _at_least("file_count"),
+)
+
 table_snapshots = _table(
     "table_snapshots",
     _id(),
@@ -449,6 +461,14 @@ daemons = _table(
     _big("started_at"),
     _big("seen_at"),
     _one_of("role", "leader", "standby"),
+)
+
+lake_locations = _table(
+    "lake_locations",
+    Column("name", ByteOrderText, primary_key=True),
+    _text("location"),
+    _big("recorded_at"),
+    _one_of("name", "warehouse", "streams"),
 )
 
 source_identity = _table(

@@ -20,6 +20,7 @@ from registry.models import (
     FileAwaitingDeletion,
     GroupLease,
     IcebergCommit,
+    LakeLocation,
     LakeTable,
     LedgerEntry,
     Partition,
@@ -32,6 +33,7 @@ from registry.models import (
     SourceIdentity,
     TableDeleteFile,
     TableFile,
+    TableInsert,
     TableMetadata,
     TableSnapshot,
     TableStats,
@@ -117,6 +119,8 @@ ONE_OF_EACH: tuple[Row, ...] = (
     TableDeleteFile(19, 11, "s3://lake/t/d.parquet", 500, "parquet", "position", 3, "d=1", 0, None,
                     "s3://lake/t/f.parquet", 0, 2, 2**62, _NOW, _NOW),
     CatalogRequest("6f3c", "sha256:1", None, _NOW),
+    LakeLocation("warehouse", "s3://lake", _NOW),
+    TableInsert(11, "load-1", 10, 1, _NOW),
 )  # fmt: skip
 """A whole small registry, parents before children: each table has a row."""
 

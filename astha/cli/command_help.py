@@ -7,6 +7,7 @@ from collections.abc import Mapping
 SHORT_HELP: Mapping[str, str] = {
     "check": "Check whether a daemon could run: server, schema, components.",
     "component": "Create a new component.",
+    "init": "Write the settings files of a new project.",
     "pause": "Stop deliveries to a component until it is resumed.",
     "refresh": "Make a component read the registry again.",
     "registry": "Create, migrate, inspect or copy a registry.",
@@ -17,4 +18,5 @@ SHORT_HELP: Mapping[str, str] = {
     "subscriptions": "Show which component receives which tables.",
     "tail": "Print events as they pass through a running daemon.",
     "top": "Show a running daemon at a glance, again and again.",
+    "up": "Start registry and daemon of a project, for development.",
 }

@@ -58,7 +58,7 @@ _SETTINGS_OPTIONS = (
     click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The settings file.  [env var: ASTHA_CONFIG]",
+        help="The settings file.  [env var: ASTHA_CONFIG]  [default: astha.yaml, if it is here]",
     ),
     click.option("--registry", "registry_url", metavar="URL", help=_REGISTRY_HELP),
     click.option(

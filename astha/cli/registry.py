@@ -16,6 +16,7 @@ from astha.cli.output import confirm, print_json, print_pairs, table_progress
 if TYPE_CHECKING:
     from registry.copy import CopyProgress
     from registry.migrate import SchemaStatus
+    from registry.models import LocationName
 
 _POLL_S = 0.5
 
@@ -41,6 +42,8 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
     All steps are one transaction, and only one process migrates at a time. Migrating again changes nothing, except that
     a missing or incomplete publication is repaired.
     """
+    from astha.cli.store import with_store
+    from astha.lake_locations import record_explicit
     from astha.settings import load_settings
     from registry.migrate import migrate, require_known, status
 
@@ -49,7 +52,10 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
     if revision not in ("head", before.found) and before.state != "missing":
         step = f"{before.url} goes from schema {before.found} to {revision}"
         confirm(f"{step}. Data that only the newer schema has is lost", yes)
-    after = migrate(url, load_settings().registry.store, revision=revision)
+    settings = load_settings(flags={"registry": {"url": url}})
+    after = migrate(url, settings.registry.store, revision=revision)
+    if after.state in ("current", "compatible"):
+        with_store(settings, lambda store: record_explicit(settings, store))
     if as_json:
         print_json(
             {"url": after.url, "before": before.found, "found": after.found, "expected": after.expected,
@@ -111,6 +117,48 @@ def _status_within(url: str, wait_s: float) -> SchemaStatus:
             if monotonic() >= end:
                 raise
         sleep(_POLL_S)
+
+
+@registry_commands.command("locations", short_help="Show or change where new tables and topics are stored.")
+@registry_option
+@click.option("--warehouse", metavar="LOCATION", help="The new location of new tables.")
+@click.option("--streams", metavar="LOCATION", help="The new location of the objects of topics.")
+@click.option("--yes", is_flag=True, help="Don't ask before changing a recorded location.")
+@json_option
+def locations_command(url: str, warehouse: str | None, streams: str | None, yes: bool, as_json: bool) -> None:
+    """Show where new tables and the objects of topics go, or change it.
+
+    \b
+    astha registry locations
+    astha registry locations --warehouse s3://lake/prod
+
+    Tables and objects that exist stay where they are, and are found there. Add the former location to lake.roots, so
+    that objects of topics below it can be deleted when their retention ends. Restart the daemons afterwards.
+    """
+    from astha.cli.store import with_store
+    from astha.locations import canonical
+    from astha.settings import load_settings
+
+    settings = load_settings(flags={"registry": {"url": url}})
+    given: dict[LocationName, str] = {}
+    if warehouse is not None:
+        given["warehouse"] = canonical(warehouse)
+    if streams is not None:
+        given["streams"] = canonical(streams)
+    before = with_store(settings, lambda store: store.get_lake_locations())
+    changed = {name: location for name, location in given.items() if before.get(name, location) != location}
+    if changed:
+        text = ", ".join(f"{name} from {before[name]} to {location}" for name, location in changed.items())
+        confirm(f"this changes {text}; what exists stays where it is", yes)
+    if given:
+        with_store(settings, lambda store: store.record_lake_locations(given))
+    found = before | {str(name): location for name, location in given.items()}
+    if as_json:
+        print_json({"warehouse": found.get("warehouse"), "streams": found.get("streams")})
+    elif found:
+        print_pairs(found)
+    else:
+        click.echo("no locations yet: the first command that writes files records them")
 
 
 @registry_commands.command("copy", short_help="Copy a whole registry to another database.")

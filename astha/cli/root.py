@@ -13,6 +13,7 @@ from astha.cli.plugins import PluggableGroup
 _OWN = {
     "check": "astha.cli.check:check_command",
     "component": "astha.cli.component:component_commands",
+    "init": "astha.cli.init:init_command",
     "pause": "astha.cli.control:pause_command",
     "refresh": "astha.cli.control:refresh_command",
     "registry": "astha.cli.registry:registry_commands",
@@ -23,6 +24,7 @@ _OWN = {
     "subscriptions": "astha.cli.subscriptions:subscriptions_command",
     "tail": "astha.cli.tail:tail_command",
     "top": "astha.cli.top:top_command",
+    "up": "astha.cli.up:up_command",
 }
 """Imported when they run. `astha.cli.command_help` has their lines in the help."""
 

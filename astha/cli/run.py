@@ -38,9 +38,13 @@ def run_command(reload: Callable[[], Settings]) -> None:
     If the registry is not reachable at the start, the command exits with 3, for its supervisor to start it again. Once
     it runs, it reconnects by itself.
     """
+    run_daemon(reload(), reload)
+
+
+def run_daemon(settings: Settings, reload: Callable[[], Settings]) -> None:
+    """Returns when the daemon was stopped."""
     from astha.process import serve  # here: no other command needs the server
 
-    settings = reload()
     forced_exit = _ForcedExit(settings.redactor())
     try:
         asyncio.run(forced_exit.after(serve(settings, reload)))

@@ -27,7 +27,17 @@ class S3Settings(SettingsGroup):
 class LakeSettings(SettingsGroup):
     """The location of tables and files, the same for all components and commands."""
 
-    warehouse: str = Field("warehouse", description="Location of new tables: a directory, or s3://bucket/prefix.")
+    warehouse: str = Field(
+        "warehouse",
+        description="Location of new tables: a directory, or s3://bucket/prefix. The registry keeps it from its first "
+        "use on (`astha registry locations`), and another value is refused. Not set: the registry's; in a new registry "
+        "`warehouse` beside the SQLite file, or in the working directory.",
+    )
+    streams: str | None = Field(
+        None,
+        description="Location of the objects of topics, which the registry keeps, too. Empty: the registry's; in a new "
+        "registry `streams` in the warehouse.",
+    )
     file_mode: FileMode = Field("0600", description="Mode of new files in a local warehouse.")
     directory_mode: FileMode = Field("0700", description="Mode of new directories in a local warehouse.")
     s3: S3Settings = S3Settings()

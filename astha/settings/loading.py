@@ -18,6 +18,8 @@ from astha.settings.models import PREFIX, Settings
 from astha.settings.secret_files import SecretFiles, read_secret_files
 
 CONFIG_VARIABLE = "ASTHA_CONFIG"
+DEFAULT_CONFIG = Path("astha.yaml")
+"""In the working directory, if it is there: `astha init` writes it."""
 
 
 class _Environment(EnvSettingsSource):
@@ -36,14 +38,15 @@ class _Environment(EnvSettingsSource):
 
 
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Reads the file (`config`, else ASTHA_CONFIG, else none), the files in ASTHA_SECRETS, the environment and `flags`.
+    """Reads the file (`config`, else ASTHA_CONFIG, else astha.yaml in the working directory, if any), the files in
+    ASTHA_SECRETS, the environment and `flags`.
 
     `flags` are nested like the file; later sources override earlier ones.
 
     Raises ConfigError, which names every wrong setting and its source.
     """
     named = os.environ.get(CONFIG_VARIABLE)
-    path = config or (Path(named) if named else None)
+    path = config or (Path(named) if named else DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None)
     document = strict_yaml.Document({}, {}) if path is None else _read_file(path)
     _refuse_unknown_variables()
     environment = _Environment(Settings)()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,26 @@ FORMATS = ("parquet", "csv", "json")
     show_default=True,
     help="With --sync each FILE is registered before the next one is read. Both wait for all FILEs at the end.",
 )
+@click.option(
+    "--id",
+    "insert_id",
+    metavar="KEY",
+    help="Insert each FILE only if it was not inserted with this KEY and name before. Makes a retry safe.",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="Refuse a FILE with rows that don't fit, or insert the others; --rejects gets those.",
+)
+@click.option(
+    "--rejects",
+    "rejects_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With --on-error skip: append the rows that don't fit to this file, with the reason, as JSON lines.",
+)
 @click.option("--fill-missing", is_flag=True, help="Fill missing optional columns with nulls.")
 @json_option
 @settings_options
@@ -43,6 +64,9 @@ def insert_command(
     files: tuple[str, ...],
     kind: Format | None,
     sync: bool,
+    insert_id: str | None,
+    on_error: str,
+    rejects_path: Path | None,
     fill_missing: bool,
     as_json: bool,
     reload: Callable[[], Settings],
@@ -51,22 +75,55 @@ def insert_command(
 
     FILEs are Parquet, CSV with a header, or JSON lines; - is standard input. Each FILE is one insert: afterwards all of
     its rows are in the table, or none. CSV and JSON are read by the table's types; an empty CSV field is null.
+
+    With --id the command can be repeated after any failure: a FILE that was inserted with the same KEY is not read
+    again, whatever it contains now.
+
+    \b
+    Examples:
+      astha insert shop.orders orders.parquet
+      astha insert shop.orders day/*.csv --id 2026-11-18
     """
     # Imported here: help does not wait for Arrow.
-    from components.commands.insert_run import InsertRun, insert_all
+    from components.commands.insert_run import InsertRun, RejectsFile, insert_all
     from components.lib.storage_manager.settings import StorageSettings
 
-    run = InsertRun(table, files, kind, StorageSettings(sync=sync, fill_missing=fill_missing))
+    if insert_id is not None and len(set(files)) < len(files):
+        raise click.UsageError("a FILE appears twice: with --id its second insert would be taken for a repetition")
+    run = InsertRun(table, files, kind, StorageSettings(sync=sync, fill_missing=fill_missing), insert_id)
     for name in files:
         run.format_of(name)
+    if (on_error == "skip") is not (rejects_path is not None):
+        raise click.UsageError("--on-error skip needs --rejects FILE for the rows that don't fit, and only it does")
     started = monotonic()
-    asyncio.run(insert_all(run, reload(), quiet=as_json))
+    if rejects_path is not None:
+        run.rejects = RejectsFile(rejects_path)
+    try:
+        asyncio.run(insert_all(run, reload(), quiet=as_json))
+    finally:
+        if run.rejects is not None:
+            run.rejects.close()
+    rejected = 0 if run.rejects is None else run.rejects.count
     seconds = round(monotonic() - started, 3)
     rows = sum(inserted.rows for _, inserted in run.done)
     stored = sum(len(inserted.files) for _, inserted in run.done)
     if as_json:
-        print_json({"table": table, "rows": rows, "files": stored, "seconds": seconds, "inserts": _summary(run)})
+        print_json(
+            {
+                "table": table,
+                "rows": rows,
+                "files": stored,
+                "rejected": rejected,
+                "seconds": seconds,
+                "inserts": _summary(run),
+            }
+        )
     else:
+        for name, inserted in run.done:
+            if inserted.repeated is not None:
+                click.echo(f"{name}: inserted before, {inserted.repeated.row_count:,} rows; nothing was changed")
+        if rejected:
+            click.echo(f"{rejected:,} rows don't fit: see {rejects_path}", err=True)
         click.echo(f"{table}: {rows:,} rows in {stored:,} files ({seconds:.1f} s)")
 
 
@@ -78,6 +135,7 @@ def _summary(run: InsertRun) -> list[dict[str, Any]]:
             "files": [file.file_path for file in inserted.files],
             "bytes": inserted.size_bytes,
             "schema_version": inserted.schema_version,
+            "repeated": inserted.repeated is not None,
         }
         for name, inserted in run.done
     ]

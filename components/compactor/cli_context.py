@@ -65,7 +65,7 @@ def run_with_context(settings: Settings, work: Callable[[CompactionCliContext], 
     async def run() -> T:
         async with open_lake(settings) as lake:
             try:
-                return await work(CompactionCliContext(settings, lake.store, lake.clock))
+                return await work(CompactionCliContext(lake.settings, lake.store, lake.clock))
             except Exception as error:
                 raise _translated(error, settings) from error
 

@@ -20,9 +20,7 @@ _CACHE = BlockCachePolicy()
 class SegmentStoreSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    location: str | None = Field(
-        None, description="Location of merged objects; null: `streams` in the lake's warehouse."
-    )
+    location: str | None = Field(None, description="Location of merged objects; null: lake.streams.")
     memory_bytes: Count = Field(_CACHE.memory_bytes, description="Size of the memory cache of decoded blocks.")
     disk_bytes: int = Field(0, ge=0, description="Size of the disk cache of blocks; 0 turns it off.")
     disk_directory: Path | None = Field(

@@ -32,7 +32,7 @@ from astha.subscribers import (
 )
 from astha.tasks import BackgroundTasks
 from components.lib.lake.registration.upload_intents import warn_if_not_cleaned
-from components.lib.lake.storage.locations import canonical, join
+from components.lib.lake.storage.locations import canonical, streams_location
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.reader.block_cache import BlockCachePolicy
 from components.lib.streams.reader.disk_cache import DiskBlockCache
@@ -92,7 +92,7 @@ class SegmentStore(Component):
             policy = BlockCachePolicy(memory_bytes=settings.memory_bytes)
             self._read_context = ReadContext(self._context, policy=policy, disk=disk)
         read_context = self._read_context
-        location = settings.location or join(canonical(self._context.lake.warehouse), "streams")
+        location = settings.location or streams_location(self._context.lake)
         self._merger = Merger(
             self._store,
             read_context.objects,

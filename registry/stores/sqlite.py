@@ -29,6 +29,7 @@ from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.consistent_read import SqlConsistentRead, SqlReadAndLoad
 from registry.stores.sql.daemon_state import SqlDaemonState
 from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
+from registry.stores.sql.lake_locations import SqlLakeLocations
 from registry.stores.sql.segments import SqlSegments
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.upload_intents import SqlUploadIntents
@@ -56,6 +57,7 @@ class SqliteStore(
     SqlCompactions,
     SqlDaemonState,
     SqlIcebergCatalog,
+    SqlLakeLocations,
     SqlReadAndLoad,
 ):
     def __init__(

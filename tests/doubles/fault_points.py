@@ -58,7 +58,7 @@ class FaultPoints:
 
 VERBS = (
     "get_table", "get_table_by_id", "get_table_metadata", "record_intents", "renew_intents", "complete_intents",
-    "register_files", "get_files",
+    "register_files", "get_files", "get_insert",
     "add_segments", "get_object_segments", "get_partitions", "get_producer_sequences",
     "register_agent", "deregister_agent", "heartbeat", "acquire_partition_leases",
     "release_partition_lease", "get_partition_lease",

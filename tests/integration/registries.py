@@ -18,6 +18,7 @@ from registry.inputs import (
     FileDraft,
     OffsetDraft,
     ProducerDraft,
+    Registration,
     SegmentDraft,
     SnapshotDraft,
     TableDraft,
@@ -60,6 +61,15 @@ async def fill(store: MetadataStore, *, segments: int = 25) -> None:
     await store.record_intents([f"s3://bucket/{AWKWARD}", "s3://bucket/other"], purpose="insert", owner="me")
     await _fill_journal(store)
     await _fill_catalog(store)
+    await store.record_lake_locations({"warehouse": f"s3://bucket/{AWKWARD}"})
+    await _fill_inserts(store)
+
+
+async def _fill_inserts(store: MetadataStore) -> None:
+    table = await store.get_table("db", "empty")
+    assert table is not None
+    draft = FileDraft(file_path="file:///lake/e/1", file_size=1, row_count=1, schema_version=1)
+    await store.register_files([Registration(table_id=table.id, files=[draft], insert_id=AWKWARD)])
 
 
 async def _fill_catalog(store: MetadataStore) -> None:

@@ -13,6 +13,7 @@ import structlog
 
 from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
+from astha.lake_locations import located
 from astha.listener.accepting import accepting
 from astha.listener.opening import bind, http_options
 from astha.settings import Settings
@@ -77,6 +78,7 @@ async def running(settings: Settings) -> AsyncIterator[RunningCatalog]:
         except SchemaMismatch as error:
             raise ConfigError(str(error)) from error  # a restart would not help
         stack.push_async_callback(store.close)
+        settings = await located(settings, store, record=True)
         service = await stack.enter_async_context(open_service(settings, store, clock))
         config = file_io_properties(settings.lake.s3) if settings.catalog.vend_credentials else {}
         catalog = Catalog(service, access, BodyLimit(settings.catalog.max_bodies_bytes), config)

@@ -12,6 +12,7 @@ from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.cli.store import with_store
+from astha.lake_locations import located
 from astha.settings import Settings
 from components.commands.tables.description import Description, describe
 from components.commands.tables.new_location import NewLocation
@@ -97,7 +98,8 @@ def create_command(
     )
 
     async def create(store: MetadataStore) -> tuple[Description, bool]:
-        return await _create(store, new_location, schema, named, if_not_exists)
+        here = dataclasses.replace(new_location, settings=await located(settings, store, record=True))
+        return await create_table(store, here, schema, named, if_not_exists)
 
     description, created = with_store(settings, create)
     if as_json:
@@ -128,7 +130,7 @@ def _definition(
     return dataclasses.replace(definition, **chosen)  # type: ignore[arg-type]  # options are named like the fields
 
 
-async def _create(
+async def create_table(
     store: MetadataStore,
     new_location: NewLocation,
     schema: TableSchema,

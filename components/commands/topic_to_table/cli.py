@@ -20,6 +20,7 @@ from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
+from astha.lake_locations import located
 from astha.settings import Settings
 from astha.wiring import context
 from components.commands.parameters import DurationParam, SizeParam
@@ -137,7 +138,7 @@ class _Command:
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
         try:
-            return await self._run(settings, store, clock)
+            return await self._run(await located(settings, store, record=True), store, clock)
         except BadRecord as error:
             way_out = "no row of its micro-batch is in the table; --bad skip continues without it"
             raise Failure(f"{error}; {way_out}", Exit.PROBLEM) from error

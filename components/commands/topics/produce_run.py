@@ -14,6 +14,7 @@ from typing import IO
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.clock import SystemLoopClock
+from astha.lake_locations import located
 from astha.settings import Settings
 from astha.wiring import context
 from components.commands.topics.record_text import BadLine
@@ -46,7 +47,7 @@ async def produce(
         if found is None:
             raise NotFound(f"topic {topic!r} does not exist: create it with `astha topics create`")
         choose = partition_chooser(found.partition_count, partition)
-        component_context = context(settings, store, clock)
+        component_context = context(await located(settings, store, record=True), store, clock)
         async with LeaseAgent(store, clock) as agent, SegmentWriter(component_context, agent) as writer:
             producer = Producer(writer, clock)
             number = 0

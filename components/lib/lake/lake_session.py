@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.clock import LoopClock, SystemLoopClock
+from astha.lake_locations import located
 from astha.settings import Settings
 from components.lib.lake.table_lookup import find_table
 from registry.connect import open_store
@@ -62,18 +63,19 @@ class LakeSession:
 
 
 @asynccontextmanager
-async def open_lake(settings: Settings) -> AsyncIterator[LakeSession]:
+async def open_lake(settings: Settings, *, writes: bool = False) -> AsyncIterator[LakeSession]:
+    """``writes``: the command writes files, so the lake's locations are recorded if they are not yet."""
     clock = SystemLoopClock()
     url = settings.registry.url.get_secret_value()
     store = await open_store(url, settings=settings.registry.store, clock=clock)
-    session = LakeSession(settings, store, clock)
     try:
-        yield session
-    finally:
+        session = LakeSession(await located(settings, store, record=writes), store, clock)
         try:
-            await session.close()
+            yield session
         finally:
-            await store.close()
+            await session.close()
+    finally:
+        await store.close()
 
 
 def run_with_lake(settings: Settings, work: Callable[[LakeSession], Awaitable[T]]) -> T:

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from registry.inputs import FileDraft
-from registry.models import TableFile
+from registry.models import TableFile, TableInsert
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +53,7 @@ class InsertResult:
     schema_version: int
     files: Sequence[FileDraft]
     registered: RegistrationFuture
+    repeated: TableInsert | None = None  # the insert with the same id that was made before; then there are no files
 
     @property
     def rows(self) -> int:

@@ -45,16 +45,19 @@ def read_json(lines: Iterable[bytes], schema: TableSchema, *, fill_missing: bool
     """Empty lines are skipped, and not counted as rows."""
     readers = {field.name: read for field in schema.iceberg.fields if (read := _reader(field.field_type))}
     first_row = 1
-    for some in _chunks(line for line in lines if line.strip()):
+    for some in line_chunks(lines):
         objects = [_object(line, number, readers) for number, line in enumerate(some, first_row)]
         yield table_from_rows(objects, schema, first_row=first_row, fill_missing=fill_missing)
         first_row += len(objects)
 
 
-def _chunks(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
+def line_chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yields lines that are not empty, some thousands at a time."""
     some: list[bytes] = []
     size = 0
-    for row in rows:
+    for row in lines:
+        if not row.strip():
+            continue
         some.append(row)
         size += len(row)
         if len(some) == _ROWS or size >= _BYTES:

@@ -36,7 +36,7 @@ from components.lib.storage_manager.settings import StorageSettings
 from components.lib.storage_manager.table_handles import TableHandle, TableHandles
 from components.lib.storage_manager.upload import Upload
 from components.lib.storage_manager.upload_names import UploadNames
-from registry.errors import NotFound, RegistryError
+from registry.errors import AlreadyInserted, NotFound, RegistryError
 from registry.inputs import FileDraft, Registration
 
 log = structlog.get_logger(__name__)
@@ -106,24 +106,50 @@ class StorageManager:
             except RegistryError as lost:
                 log.warning("unused names left to the cleaner", error=str(lost))
 
-    async def insert(self, table: str | int, data: Data, *, sync: bool | None = None) -> InsertResult:
+    async def insert(
+        self, table: str | int, data: Data, *, sync: bool | None = None, insert_id: str | None = None
+    ) -> InsertResult:
         """All rows or none. ``table`` is ``database.name`` or ``name``, or an id.
 
         Asynchronous: returns when the files are durable and their registration is queued; await ``registered`` for the
         outcome. Synchronous: returns when they are registered. A cancelled insert leaves nothing, unless its
         registration was queued already: then it is carried out. Raises `RowsRefused` with row and column; nothing was
         written then.
+
+        An insert with an ``insert_id`` is synchronous and takes effect once: if the table has one with this id, nothing
+        is read or written, whatever the data, and the result has ``repeated``. The transaction that registers the files
+        records the id.
         """
+        if insert_id is not None:
+            return await self._insert_once(table, data, insert_id)
+        return await self._insert_new(table, data, sync, None)
+
+    async def _insert_once(self, table: str | int, data: Data, insert_id: str) -> InsertResult:
+        target = await self._handles.get(table, fresh=True)
+        found = await self._store.get_insert(target.table.id, insert_id)
+        if found is None:
+            try:
+                return await self._insert_new(table, data, True, insert_id)
+            except AlreadyInserted:  # the first one ended meanwhile
+                found = await self._store.get_insert(target.table.id, insert_id)
+                if found is None:  # the table was dropped
+                    raise
+        repeated = RegistrationFuture(lambda: None)
+        repeated.set_result([])
+        return InsertResult(target.table.id, target.schema.version, [], repeated, found)
+
+    async def _insert_new(self, table: str | int, data: Data, sync: bool | None, insert_id: str | None) -> InsertResult:
+        data = await _from_frame(data)
         if not _is_whole(data):
-            return await self._insert(await self._handles.get(table, fresh=True), data, sync)
+            return await self._insert(await self._handles.get(table, fresh=True), data, sync, insert_id)
         target = await self._handles.get(table)
         try:
-            return await self._insert(target, data, sync)
+            return await self._insert(target, data, sync, insert_id)
         except RowsRefused:
             newest = await self._handles.get(table, fresh=True)
             if newest.schema.version == target.schema.version and newest.table.id == target.table.id:
                 raise
-            return await self._insert(newest, data, sync)
+            return await self._insert(newest, data, sync, insert_id)
 
     async def flush(self) -> None:
         """Returns when every insert so far is registered, or has failed and is cleaned up.
@@ -167,11 +193,11 @@ class StorageManager:
             await self._abandon(upload)
             raise
 
-    async def _insert(self, target: TableHandle, data: Data, sync: bool | None) -> InsertResult:
+    async def _insert(self, target: TableHandle, data: Data, sync: bool | None, insert_id: str | None) -> InsertResult:
         upload = Upload(target, self._names, self._objects, self._slots)
         try:
             await self._feed(upload, target, data)
-            inserted = await self._register(target, upload)
+            inserted = await self._register(target, upload, insert_id)
         except BaseException:
             await self._abandon(upload)
             raise
@@ -195,7 +221,7 @@ class StorageManager:
             first_row += rows.num_rows
         await upload.write(buffers.drain())
 
-    async def _register(self, target: TableHandle, upload: Upload) -> InsertResult:
+    async def _register(self, target: TableHandle, upload: Upload, insert_id: str | None = None) -> InsertResult:
         if self._registrar is None:
             raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         drafts = await upload.finish()
@@ -205,7 +231,7 @@ class StorageManager:
         if not drafts:
             inserted.registered.set_result([])
             return inserted
-        registration = Registration(table_id=target.table.id, files=drafts, intents_of=self.owner)
+        registration = Registration(table_id=target.table.id, files=drafts, intents_of=self.owner, insert_id=insert_id)
         result = await self._registrar.register(registration, sync=False)
         self._pending.follow(inserted, result, lambda error: self._undo(target, drafts, error))
         return inserted

@@ -66,13 +66,13 @@ def open_source(
     """``file`` must be seekable for Parquet."""
     if kind == "parquet":
         return _parquet(file, size)
-    counted = _Counted(file)
+    counted = CountedFile(file)
     if kind == "csv":
         return RowSource(_csv(counted, schema), counted.tell_read, size)
     return RowSource(read_json(counted.lines(), schema, fill_missing=fill_missing), counted.tell_read, size)
 
 
-class _Counted:
+class CountedFile:
     """Counts the bytes that are read, from a pipe as well."""
 
     closed = False
@@ -135,7 +135,7 @@ def _parquet(file: IO[bytes], size: int | None) -> RowSource:
     return RowSource(batches(), lambda: done * (size or 0) // max(total, 1), size)
 
 
-def _csv(file: _Counted, schema: TableSchema) -> Iterator[pa.Table]:
+def _csv(file: CountedFile, schema: TableSchema) -> Iterator[pa.Table]:
     types: dict[str, pa.DataType] = {}
     uuids = uuid_columns(schema)
     decimals = {field.name: field.type for field in schema.arrow() if pa.types.is_decimal(field.type)}

@@ -63,6 +63,7 @@ from registry.stores.sql.consumer_groups import offsets_moved
 from registry.stores.sql.daemon_state import SqlDaemonState
 from registry.stores.sql.files import FileChange, differences, files_changed, lost_intents
 from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
+from registry.stores.sql.lake_locations import SqlLakeLocations
 from registry.stores.sql.producers import out_of_sequence
 from registry.stores.sql.segment_objects import PURPOSE, count_by_object, lost_objects
 from registry.stores.sql.segments import SegmentAddition, SqlSegments, fenced
@@ -123,6 +124,7 @@ class PostgresStore(
     SqlCompactions,
     SqlDaemonState,
     SqlIcebergCatalog,
+    SqlLakeLocations,
     SqlReadAndLoad,
 ):
     @asynccontextmanager
@@ -239,9 +241,10 @@ class PostgresStore(
     async def _change_in_one_statement(self, connection: AsyncConnection, change: FileChange) -> list[TableFile] | None:
         """Applies the change in one statement. Returns None, and writes nothing, if another writer changed these files.
 
-        A rollback needs several statements: it must check which files it removed from `files_awaiting_deletion`.
+        A rollback needs several statements: it must check which files it removed from `files_awaiting_deletion`. So
+        does an insert with an id, which is looked up first.
         """
-        if change.operation == "rollback":
+        if change.operation == "rollback" or change.inserts:
             return None
         values: dict[str, object] = {
             name: array_literal([getattr(file, field) for file in change.old]) for name, field in _OLD_FIELDS.items()

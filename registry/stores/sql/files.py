@@ -17,7 +17,7 @@ from registry import validation
 from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.inputs import Advance, FileDraft, Registration, validate
-from registry.models import FileOperation, FileSizes, LakeTable, TableDeleteFile, TableFile, TableStats
+from registry.models import FileOperation, FileSizes, LakeTable, TableDeleteFile, TableFile, TableInsert, TableStats
 from registry.schema import (
     BigInt,
     compactions,
@@ -31,6 +31,7 @@ from registry.schema import (
 )
 from registry.stores.sql.base import select_rows
 from registry.stores.sql.consumer_groups import SqlConsumerGroups, check_advances, offsets_moved
+from registry.stores.sql.inserts import SqlInserts
 from registry.stores.sql.tables import DELETION_COLUMNS, SqlTables, deletion_row, deletion_rows
 
 COUNTED = ("row_count", "file_count", "total_size")
@@ -50,6 +51,7 @@ class FileChange(msgspec.Struct, frozen=True):
     advances: Sequence[Advance] = ()
     seen_deletes: Sequence[TableDeleteFile] = ()  # delete files that the new files take into account
     removed_deletes: Sequence[TableDeleteFile] = ()  # those of them that no other data file needs
+    inserts: Sequence[tuple[TableInsert, Sequence[str]]] = ()  # those with an id, and the paths of their files
 
     def check(self) -> None:
         self.check_operation()
@@ -76,6 +78,8 @@ class FileChange(msgspec.Struct, frozen=True):
         validation.non_empty("reason", self.reason)
         validation.optional("intents_of", self.intents_of, validation.non_empty)
         check_advances(self.advances)
+        for record, _ in self.inserts:
+            validation.catalog_name("insert_id", record.insert_id)
         if self.operation == "compaction" and self.operation_id is None:
             raise Invalid("operation_id", None, "is required for a compaction")
 
@@ -94,7 +98,7 @@ class FileChange(msgspec.Struct, frozen=True):
         return [file.file_path for file in self.old if current.get(file.id) != file]
 
 
-class SqlFiles(SqlTables, SqlConsumerGroups):
+class SqlFiles(SqlTables, SqlConsumerGroups, SqlInserts):
     async def add_files(
         self,
         table_id: int,
@@ -117,6 +121,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
                 "added",
                 part.intents_of,
                 part.advances,
+                inserts=_inserts(part),
             )
             for part in registrations
         ]
@@ -262,6 +267,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         """Locks the table, checks, writes."""
         now = self._clock.now_ms()
         await self._lock_table(connection, change.table_id)
+        await self._record_inserts(connection, change.inserts, now)
         if change.advances:
             await self._advance(connection, change.advances, now)
         if change.old:
@@ -550,10 +556,19 @@ def _merge_changes(changes: Sequence[FileChange]) -> list[FileChange]:
         msgspec.structs.replace(
             alike[0],
             new=[draft for change in alike for draft in change.new],
+            inserts=[each for change in alike for each in change.inserts],
             advances=sorted(alike[0].advances, key=lambda step: step.key),
         )
         for _, alike in sorted(kinds.items(), key=lambda item: item[0])
     ]
+
+
+def _inserts(part: Registration) -> list[tuple[TableInsert, Sequence[str]]]:
+    if part.insert_id is None:
+        return []
+    rows = sum(draft.row_count for draft in part.files)
+    record = TableInsert(part.table_id, part.insert_id, rows, len(part.files))
+    return [(record, [draft.file_path for draft in part.files])]
 
 
 def _require_listed(change: FileChange, listed: set[str]) -> None:

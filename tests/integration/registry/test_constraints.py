@@ -86,6 +86,9 @@ VIOLATIONS = [
     "UPDATE table_stats SET row_count = -1",
     "UPDATE table_stats SET file_count = -1",
     "UPDATE table_stats SET total_size = -1",
+    "UPDATE table_inserts SET row_count = -1",
+    "UPDATE table_inserts SET file_count = -1",
+    "UPDATE lake_locations SET name = 'elsewhere'",
     'UPDATE table_snapshots SET "trigger" = \'whim\'',
     "UPDATE table_snapshots SET status = 'lost'",
     "UPDATE table_snapshots SET snapshot_id = NULL",
@@ -155,6 +158,8 @@ VIOLATIONS = [
     "INSERT INTO table_delete_files SELECT id + 1, table_id, file_path, 0, file_type, content, 0, partition_path, 0, "
     "NULL, NULL, content_offset, 0, NULL, 0, 0 FROM table_delete_files",
     "INSERT INTO catalog_requests SELECT * FROM catalog_requests",
+    "INSERT INTO lake_locations SELECT * FROM lake_locations",
+    "INSERT INTO table_inserts SELECT * FROM table_inserts",
     # references
     "INSERT INTO partitions VALUES ('nowhere', 0, 0, 0, 0)",
     "UPDATE segments SET partition_id = 9",
@@ -171,6 +176,7 @@ VIOLATIONS = [
     "UPDATE table_files SET schema_version = 2",
     "UPDATE table_stats SET table_id = 99",
     "UPDATE table_snapshots SET table_id = 99",
+    "UPDATE table_inserts SET table_id = 99",
     "UPDATE iceberg_commits SET table_id = 99",
     "UPDATE table_delete_files SET table_id = 99",
 ]  # fmt: skip
@@ -207,7 +213,10 @@ OF_A_PARTITION = {"segments", "consumer_offsets", "partition_leases", "producer_
         ("DELETE FROM topics", {"partitions", *OF_A_PARTITION}),
         ("DELETE FROM partitions WHERE partition_id = 0", OF_A_PARTITION),
         ("DELETE FROM consumer_groups", {"consumer_offsets", "group_leases"}),
-        ("DELETE FROM tables", {"table_metadata", "table_files", "table_stats", "table_snapshots", *OF_ENGINES}),
+        (
+            "DELETE FROM tables",
+            {"table_metadata", "table_files", "table_stats", "table_snapshots", "table_inserts", *OF_ENGINES},
+        ),
         ("DELETE FROM table_metadata", {"table_files"}),
         ("DELETE FROM agents", set[str]()),
     ],

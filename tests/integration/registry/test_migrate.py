@@ -26,7 +26,7 @@ from tests.integration.registry.plain_sql import execute_sql, select
 from tests.integration.registry.schema_catalog import catalog, without
 from tests.samples import ONE_OF_EACH, TABLE, file
 
-HEAD = "0009"
+HEAD = "0010"
 ICEBERG = {"iceberg_tables", "iceberg_namespace_properties"}
 
 
@@ -293,14 +293,16 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
 
 async def test_an_older_schema_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code pretends to have a later version."""
-    monkeypatch.setattr("registry.migrate._head", lambda: "0010")
-    with pytest.raises(SchemaMismatch, match=r"schema 0009, older than 0010: run `astha registry migrate`"):
+    monkeypatch.setattr("registry.migrate._head", lambda: "0011")
+    with pytest.raises(SchemaMismatch, match=r"schema 0010, older than 0011: run `astha registry migrate`"):
         await open_store(url)
 
 
 def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     url = new_database()
-    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, 0007, 0008, 0009, base and head"):
+    with pytest.raises(
+        Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, 0007, 0008, 0009, 0010, base and head"
+    ):
         migrate(url, revision="0815")
     assert status(url).state == "missing"
 

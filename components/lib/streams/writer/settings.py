@@ -16,7 +16,7 @@ _MAX_BYTES = MAX_BODY_BYTES // 4 * 3  # columns of offsets and bitmaps add at mo
 class WriterSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    location: str | None = Field(None, description="Location of objects; null: `streams` in the lake's warehouse.")
+    location: str | None = Field(None, description="Location of objects; null: lake.streams.")
     window_s: float = Field(0.1, ge=0, description="Longest time that a window stays open.")
     target_appends: int = Field(
         25,

@@ -23,7 +23,7 @@ import structlog
 from astha.byte_semaphore import ByteSemaphore
 from astha.subscribers.context import ComponentContext
 from astha.tasks import BackgroundTasks, cancel_and_wait, first_of
-from components.lib.lake.storage.locations import canonical, join, parse
+from components.lib.lake.storage.locations import canonical, parse, streams_location
 from components.lib.lake.storage.objects import Objects, StorageError, StorageUnavailable
 from components.lib.streams.agents import HeldLease, LeaseAgent
 from components.lib.streams.errors import AppendFailed, AppendUnknown, RecordTooLarge, WriterClosed
@@ -79,7 +79,7 @@ class SegmentWriter:
         self._store = context.store
         self._objects = objects or Objects(context.lake)
         self._owner = f"segment-writer {uuid4().hex}"
-        location = canonical(self.settings.location or join(canonical(context.lake.warehouse), "streams"))
+        location = canonical(self.settings.location or streams_location(context.lake))
         self._roots = self._objects.roots.extended([location])
         self._names = ObjectNames(
             self._store,

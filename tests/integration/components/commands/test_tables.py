@@ -67,6 +67,7 @@ class Lake:
 @pytest.fixture
 def lake(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASTHA_LAKE__WAREHOUSE", "warehouse")
     return Lake(url)
 
 

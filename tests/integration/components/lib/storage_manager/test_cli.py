@@ -57,6 +57,57 @@ async def test_files_of_all_formats(url: str, store: MetadataStore, warehouse: P
     assert await store.list_stale_intents(0) == []
 
 
+BAD = {
+    "jsonl": lines(ROWS[0], {"id": "x", "name": "b", "day": None}, ROWS[1])
+    + "no JSON\n"
+    + lines({"id": None, "name": "c", "day": None}),
+    "csv": "id,name,day\n1,a,2024-05-01\nx,b,\n2,,\n3,too,2024-05-01,many\n,c,\n",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BAD))
+async def test_rows_that_dont_fit_are_skipped_with_their_reasons(
+    url: str, store: MetadataStore, warehouse: Path, tmp_path: Path, kind: str
+) -> None:
+    table = await create_table(store, warehouse)
+    file, rejects = written(tmp_path / f"a.{kind}", BAD[kind]), tmp_path / "rejects.jsonl"
+    refused = await insert(url, "shop.orders", file)
+    assert refused.exit_code == 2
+    assert "3 rows don't fit: row 2" in refused.stderr or "3 rows don't fit: row 4" in refused.stderr
+    assert await read_rows(store, table) == []
+
+    result = await insert(url, "shop.orders", file, "--on-error", "skip", "--rejects", rejects, "--json")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert (summary["rows"], summary["rejected"]) == (2, 3)
+    assert sorted(await read_rows(store, table), key=lambda row: int(row["id"])) == READ
+    found = [json.loads(line) for line in rejects.read_text().splitlines()]
+    assert sorted(each["row"] for each in found) == [2, 4, 5]
+    assert all(each["file"] == str(file) and each["reason"] and each["values"] for each in found)
+    assert next(each["column"] for each in found if each["row"] == 5) == "id"
+    assert (await insert(url, "shop.orders", file, "--on-error", "skip")).exit_code == 2
+
+
+async def test_a_half_done_list_of_files_is_repeated_with_its_id(
+    url: str, store: MetadataStore, warehouse: Path, tmp_path: Path
+) -> None:
+    table = await create_table(store, warehouse)
+    first, second = written(tmp_path / "a.jsonl", lines(ROWS[0])), written(tmp_path / "b.jsonl", "no JSON\n")
+    arguments = ("shop.orders", first, second, "--id", "monday")
+    assert (await insert(url, *arguments)).exit_code == 2
+    written(second, lines(ROWS[1]))
+    result = await insert(url, *arguments)
+    assert result.exit_code == 0, result.output
+    assert f"{first}: inserted before, 1 rows; nothing was changed" in result.output
+    again = await insert(url, *arguments, "--json")
+    assert [one["repeated"] for one in json.loads(again.output)["inserts"]] == [True, True]
+    assert sorted(await read_rows(store, table), key=lambda row: int(row["id"])) == READ
+    assert files_below(warehouse) == {file.file_path async for file in store.stream_files(table.id)}
+    other = await insert(url, "shop.orders", first, "--id", "tuesday", "--json")
+    assert json.loads(other.output)["rows"] == 1
+    assert (await insert(url, "shop.orders", first, first, "--id", "wednesday")).exit_code == 2
+
+
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 async def test_standard_input(url: str, store: MetadataStore, warehouse: Path, tmp_path: Path, kind: str) -> None:
     table = await create_table(store, warehouse)

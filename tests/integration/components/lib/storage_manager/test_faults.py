@@ -46,8 +46,16 @@ class HastyClock(SystemLoopClock):
 class Trial:
     """One insert into its own table, with one fault."""
 
-    def __init__(self, store: MetadataStore, lake: LakeSettings, table: LakeTable, points: FaultPoints) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        lake: LakeSettings,
+        table: LakeTable,
+        points: FaultPoints,
+        insert_id: str | None = None,
+    ) -> None:
         self.store = store
+        self.insert_id = insert_id
         self.table = table
         self.points = points
         self.objects = Objects(lake)
@@ -69,7 +77,7 @@ class Trial:
             self.error = error
 
     async def _insert(self, manager: StorageManager, *, sync: bool) -> None:
-        inserted = await manager.insert(self.table.id, ROWS, sync=sync)
+        inserted = await manager.insert(self.table.id, ROWS, sync=sync, insert_id=self.insert_id)
         await inserted.registered
 
     async def check(self, found: set[str]) -> str:
@@ -118,6 +126,35 @@ async def test_every_fault_at_every_point(
             assert files_below(place) == {file.file_path async for file in store.stream_files(table.id)}
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
     assert min(outcomes["in the table"], outcomes["gone"], outcomes["for the cleaner"]) > 0
+
+
+async def test_after_every_fault_an_insert_with_an_id_can_be_repeated(
+    store: MetadataStore, lake: LakeSettings, warehouse: Path
+) -> None:
+    counted_points = FaultPoints()
+    table = await create_table(store, warehouse, "counted", PARTITIONED)
+    await Trial(store, lake, table, counted_points, "load").run(sync=True)
+    names = counted_points.names
+    assert {"get_insert", "register_files"} <= set(names)
+    repeated = 0
+    for at, name in enumerate(names):
+        for fault in Fault:
+            if fault is Fault.REFUSED and name not in ("write", "delete_many"):
+                continue
+            place = warehouse / f"{at}-{fault.name}"
+            table = await create_table(store, place, f"t-{at}-{fault.name}", PARTITIONED)
+            first = Trial(store, lake, table, FaultPoints(at, fault), "load")
+            await first.run(sync=True)
+            was_there = await first.check(files_below(place)) == "in the table"
+            second = Trial(store, lake, table, FaultPoints(), "load")
+            await second.run(sync=True)
+            assert second.error is None
+            assert await second.check(files_below(place)) == "in the table"
+            recorded = await store.get_insert(table.id, "load")
+            assert recorded is not None
+            assert recorded.row_count == len(ROWS)
+            repeated += was_there
+    assert repeated > 0
 
 
 @pytest.mark.slow

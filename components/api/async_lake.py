@@ -1,0 +1,289 @@
+"""`AsyncLake`: tables and topics of one registry, for programs that use asyncio.
+
+async with astha.open("postgresql://astha@db/astha") as lake:
+    await lake.create_table("shop.orders", {"id": "long!", "price": "decimal(9,2)"})
+    await lake.insert("shop.orders", [{"id": 1, "price": "9.90"}], id="order-1")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from astha.errors import AsthaError
+from astha.lake_locations import located
+from astha.settings import Settings, load_settings
+from astha.wiring import context
+from components.api.scan import Scan
+from components.commands.tables.create import create_table
+from components.commands.tables.new_location import NewLocation
+from components.lib.lake.iceberg import Stamp
+from components.lib.lake.lake_session import LakeSession, open_lake
+from components.lib.lake.schema.arrow_types import columns_of
+from components.lib.lake.schema.table_definition import TableDefinition
+from components.lib.lake.schema.type_syntax import parse_column
+from components.lib.lake.table_lookup import TableName, full_name
+from components.lib.storage_manager import StorageManager, StorageSettings
+from components.lib.storage_manager.manager import Data
+from components.lib.storage_manager.readers import format_of, open_source
+from components.snapshotter.cli_context import CliContext
+from components.snapshotter.snapshot_requests import RegistryComparison, covers
+from registry.migrate import migrate
+from registry.models import LakeTable
+
+if TYPE_CHECKING:
+    from components.lib.streams.format import NewRecord, Record
+    from components.lib.streams.writer import Producer
+
+Columns: TypeAlias = "Mapping[str, str] | pa.Schema"
+Records: TypeAlias = "Iterable[bytes | str | NewRecord]"
+
+_UPDATER = "iceberg_updater"
+_POLL_S = 0.05
+
+
+class InsertSummary(msgspec.Struct, frozen=True):
+    """``repeated``: an insert with the same id was made before, of ``rows`` rows; nothing was changed."""
+
+    rows: int
+    files: int
+    repeated: bool = False
+
+
+class AsyncLake:
+    """Opened by `astha.open`, and used in the event loop that opened it. Safe for concurrent calls."""
+
+    def __init__(self, session: LakeSession, stack: AsyncExitStack) -> None:
+        self._session = session
+        self._store = session.store
+        self._stack = stack
+        self._opening = asyncio.Lock()
+        self._storage: StorageManager | None = None
+        self._appending: Producer | None = None
+
+    async def tables(self) -> list[str]:
+        """Returns the names of all tables, sorted."""
+        return sorted(full_name(table) for table in await self._store.list_tables())
+
+    async def create_table(
+        self,
+        table: str,
+        columns: Columns,
+        *,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        location: str | None = None,
+        if_not_exists: bool = False,
+    ) -> None:
+        """``columns`` are types by name, such as ``{"id": "long!", "ts": "timestamptz"}`` (``!``: required), or an
+        Arrow schema. Raises AlreadyExists.
+        """
+        found = (
+            columns_of(columns)
+            if isinstance(columns, pa.Schema)
+            else [parse_column(f"{name}:{kind}") for name, kind in columns.items()]
+        )
+        schema = TableDefinition(found, partition_by, sort_by).schema()
+        name = TableName.parse(table)
+        settings = await self._located()
+        place = NewLocation(settings, name.database, name.table, location, probed=True)
+        await create_table(self._store, place, schema, dict(properties or {}), if_not_exists)
+
+    async def insert(self, table: str, data: Data | str | Path, *, id: str | None = None) -> InsertSummary:  # noqa: A002
+        """Inserts all rows or none, and returns when they are registered.
+
+        ``data`` is an Arrow table or batches of one, a data frame of pandas or Polars, a DuckDB relation, a list of
+        mappings, or the path of a Parquet, CSV or JSON file. With ``id``, an insert that is repeated changes nothing,
+        whatever the data. Raises `RowsRefused` with row and column; nothing was written then.
+        """
+        manager = await self._manager()
+        if isinstance(data, str | Path):
+            path, kind = Path(data), format_of(str(data))
+            schema = (await manager.target(table, fresh=True)).schema
+            size = (await asyncio.to_thread(path.stat)).st_size
+            with await asyncio.to_thread(path.open, "rb") as file:
+                source = open_source(file, size, kind, schema, fill_missing=False)
+                result = await manager.insert(table, source.batches, sync=True, insert_id=id)
+        else:
+            result = await manager.insert(table, data, sync=True, insert_id=id)
+        if result.repeated is not None:
+            return InsertSummary(result.repeated.row_count, result.repeated.file_count, repeated=True)
+        return InsertSummary(result.rows, len(result.files))
+
+    async def wait_visible(self, table: str, *, timeout_s: float = 60.0) -> None:
+        """Returns when Iceberg has everything that was inserted before the call. Raises TimeoutError: a daemon with
+        the component iceberg_updater makes it so.
+        """
+        position, comparison = await self._store.position(), RegistryComparison(self._store)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await self._is_visible(await self._session.find_table(table), position, comparison):
+                    await self._session.clock.sleep(_POLL_S)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{table}: Iceberg does not have all inserts after {timeout_s:g} s: `astha status` shows whether a "
+                f"daemon runs, and its {_UPDATER}"
+            ) from None
+
+    async def _is_visible(self, table: LakeTable, position: Any, comparison: RegistryComparison) -> bool:
+        tables = await self._session.iceberg_tables()
+        iceberg = await asyncio.to_thread(tables.load, table)
+        if iceberg is None:
+            return False
+        stamp = Stamp.read(iceberg.metadata)
+        return await covers(self._store, _UPDATER, stamp, position) or await comparison.equal(table, stamp)
+
+    async def scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] = ("*",),
+        where: str | None = None,
+        snapshot: str | int | None = None,
+        limit: int | None = None,
+    ) -> Scan:
+        """The rows that Iceberg has now, or those of a snapshot, by its id or tag. ``where`` is a filter in Iceberg's
+        syntax, such as ``id > 5 and region = 'eu'``; only files that may match are read.
+        """
+        row = await self._session.find_table(table)
+        tables = await self._session.iceberg_tables()
+        iceberg = await asyncio.to_thread(tables.load, row)
+        if iceberg is None:
+            raise AsthaError(f"{table} is not in the Iceberg catalog yet: a daemon with {_UPDATER} creates it")
+        snapshot_id = snapshot if isinstance(snapshot, int) else None
+        if isinstance(snapshot, str):
+            found = iceberg.snapshot_by_name(snapshot)
+            if found is None:
+                raise AsthaError(f"{table} has no snapshot {snapshot!r}: `astha snapshot list {table}` shows them")
+            snapshot_id = found.snapshot_id
+        chosen: dict[str, Any] = {} if where is None else {"row_filter": where}
+        return Scan(iceberg.scan(selected_fields=tuple(columns), snapshot_id=snapshot_id, limit=limit, **chosen))
+
+    async def snapshot(self, table: str, tag: str | None = None, *, timeout_s: float = 600.0) -> int:
+        """Requests a snapshot that contains everything inserted before, and waits for it. Returns its id.
+
+        Raises TimeoutError: the request stays, and a daemon with the component snapshotter fulfils it.
+        """
+        row = await self._session.find_table(table)
+        request = await self._store.request_snapshot(row.id, tag=tag, reason="astha.connect")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    (found,) = await self._store.list_snapshots(row.id, after=request.id - 1, limit=1)
+                    if found.status != "requested":
+                        break
+                    await self._session.clock.sleep(_POLL_S)
+        except TimeoutError:
+            why = await CliContext(self._session).why_unavailable() or "no result yet"
+            raise TimeoutError(f"{table}: {why}: snapshot {request.id} stays requested") from None
+        if found.snapshot_id is None:
+            raise AsthaError(f"no snapshot of {table}: {found.reason}")
+        return found.snapshot_id
+
+    async def rollback(self, table: str, snapshot: str | int) -> int:
+        """Rolls the table back to the files of a snapshot, by its id or tag. Returns the change of its row count.
+
+        Raises `CantRollBack` if a file of the snapshot is gone.
+        """
+        rollback = await CliContext(self._session).rollback()
+        return (await rollback.roll_back(await self._session.find_table(table), str(snapshot))).rows
+
+    async def topics(self) -> list[str]:
+        """Returns the names of all topics, sorted."""
+        return sorted(topic.name for topic in await self._store.list_topics())
+
+    async def create_topic(self, topic: str, partitions: int = 1, *, retention_ms: int | None = None) -> None:
+        await self._store.create_topic(topic, partitions, retention_ms=retention_ms)
+
+    async def produce(self, topic: str, records: Records, *, partition: int | None = None) -> int:
+        """Appends records in order, durable when it returns. Returns how many. A record's key decides its partition;
+        records without one take turns.
+        """
+        from components.commands.topics.produce_run import partition_chooser
+        from components.lib.streams.format import NewRecord
+
+        partitions = len(await self._store.list_partitions(topic))
+        choose = partition_chooser(partitions, partition)
+        parts: dict[int, list[NewRecord]] = defaultdict(list)
+        for each in records:
+            value = each.encode() if isinstance(each, str) else each
+            record = NewRecord(value) if isinstance(value, bytes) else value
+            parts[choose(record, None)].append(record)
+        producer = await self._producer()
+        done = await asyncio.gather(*(producer.append(topic, number, part) for number, part in parts.items()))
+        return sum(appended.count for appended in done)
+
+    async def consume(
+        self, topic: str, *, group: str | None = None, max_records: int | None = None
+    ) -> AsyncIterator[Record]:
+        """Yields the records of all partitions up to their present ends; in order within a partition.
+
+        With a group, begins where it stopped, and commits what was yielded when the caller asks for more.
+        """
+        from components.lib.streams.consumer import Consumer
+        from components.lib.streams.offset_spec import resolve_offsets
+        from components.lib.streams.offsets import GroupOffsets
+        from components.lib.streams.read_context import open_read_context
+
+        settings = self._session.settings
+        ends = {row.partition_id: row.high_watermark for row in await self._store.list_partitions(topic)}
+        own = context(settings, self._store, self._session.clock)
+        async with open_read_context(own, settings, follow=False) as reading:
+            start = await (
+                resolve_offsets(reading.reader, topic, sorted(ends), "earliest")
+                if group is None
+                else GroupOffsets(self._store).resume_offsets(group, topic, sorted(ends))
+            )
+            left = max_records
+            async with Consumer(reading.prefetcher, topic, start, group=group, stop_offsets=ends) as consumer:
+                while left != 0 and (polled := await consumer.poll(max_records=left, wait_s=0.0)) is not None:
+                    left = None if left is None else left - len(polled.records)
+                    for record in polled.records:
+                        yield record
+                    await consumer.commit()
+
+    async def _located(self) -> Settings:
+        return await located(self._session.settings, self._store, record=True)
+
+    async def _manager(self) -> StorageManager:
+        async with self._opening:
+            if self._storage is None:
+                own = context(await self._located(), self._store, self._session.clock)
+                self._storage = await self._stack.enter_async_context(StorageManager(own, StorageSettings()))
+            return self._storage
+
+    async def _producer(self) -> Producer:
+        from components.lib.streams.agents import LeaseAgent
+        from components.lib.streams.writer import Producer, SegmentWriter
+
+        async with self._opening:
+            if self._appending is None:
+                clock = self._session.clock
+                own = context(await self._located(), self._store, clock)
+                agent = await self._stack.enter_async_context(LeaseAgent(self._store, clock))
+                writer = await self._stack.enter_async_context(SegmentWriter(own, agent))
+                self._appending = Producer(writer, clock)
+            return self._appending
+
+
+@asynccontextmanager
+async def open_async(
+    url: str | None = None, *, create: bool = False, config: str | Path | None = None
+) -> AsyncIterator[AsyncLake]:
+    """Opens the lake of a registry: ``url``, or that of the settings (a file, the environment), which also name the
+    storage. With ``create``, creates or migrates the registry first. Leaving the block waits for what is in progress.
+    """
+    flags = {} if url is None else {"registry": {"url": url}}
+    settings = load_settings(None if config is None else Path(config), flags)
+    if create:
+        await asyncio.to_thread(migrate, settings.registry.url.get_secret_value(), settings.registry.store)
+    async with open_lake(settings) as session, AsyncExitStack() as stack:
+        yield AsyncLake(session, stack)

@@ -1,0 +1,127 @@
+"""`astha init` and `astha up`, as processes in an empty directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from astha.cli import main
+from astha.cli.exit_codes import Exit
+from astha.cli.project import embedded_directory, embedded_url
+from tests.integration.astha.processes import DEADLINE_S, ROOT
+from tests.waiting import eventually_now
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Short enough for a socket, and open to the user of a server that root starts."""
+    made = Path(tempfile.mkdtemp(prefix="up-", dir="/tmp"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def environment(directory: Path, **more: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ASTHA_")}
+    own = {"PYTHONPATH": str(ROOT), "RUNTIME_DIRECTORY": f"{directory}/run", "ASTHA_SERVER__PORT": "0"}
+    return {**inherited, **own, **more}
+
+
+def astha(directory: Path, *arguments: str, input: str | None = None, code: Exit = Exit.OK) -> str:  # noqa: A002
+    ended = subprocess.run(
+        [sys.executable, "-m", "astha.cli", *arguments],
+        cwd=directory, env=environment(directory), input=input, capture_output=True, text=True, check=False,
+        timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+class Up:
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.log = directory / "up.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "astha.cli", "up", *arguments],
+                cwd=directory, env=environment(directory), stdout=log, stderr=log,
+            )  # fmt: skip
+        eventually_now(lambda: "component is live" in self.text() or self.process.poll() is not None, "up", DEADLINE_S)
+        assert self.process.poll() is None, self.text()
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def stop(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+        assert self.process.wait(DEADLINE_S) == 0, self.text()
+        assert self.text().endswith("stopped\n")
+
+
+@pytest.mark.parametrize("backend", ["embedded", "sqlite"])
+def test_up_keeps_its_data_and_other_commands_find_it(directory: Path, backend: str) -> None:
+    given = () if backend == "embedded" else ("--registry", f"sqlite:///{directory}/own.db")
+    if backend == "embedded":
+        assert embedded_url(directory.absolute()) in (text := init(directory)), text
+    else:
+        (directory / "astha.yaml").write_text(f"registry: {{url: 'sqlite:///{directory}/own.db'}}\n")
+        (directory / "subscriptions.yaml").write_text(
+            "components: {metadata_orchestrator: {tables: [tables, table_metadata]}}"
+        )
+    up = Up(directory, *given)
+    try:
+        assert "dashboard  http://127.0.0.1:" in up.text()
+        refused = astha(directory, "up", *given, code=Exit.PROBLEM)
+        assert f"runs for {directory} already, as process {up.process.pid}" in refused
+        astha(directory, "tables", "create", "shop.orders", "--column", "id:long!")
+        astha(directory, "insert", "shop.orders", "-", "--format", "json", input='{"id": 1}\n')
+        up.stop(signal.SIGINT)
+        up = Up(directory, *given)
+        assert "shop.orders" in astha(directory, "tables", "list")
+        up.stop(signal.SIGTERM)
+    finally:
+        if up.process.poll() is None:
+            up.process.kill()
+            up.process.wait()
+    assert not (directory / ".astha" / "postgres" / "data" / "postmaster.pid").exists()
+
+
+def init(directory: Path) -> str:
+    astha(directory, "init")
+    return (directory / "astha.yaml").read_text()
+
+
+def test_init_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = CliRunner().invoke(main, ["init", "shop"])
+    assert first.exit_code == 0, first.output
+    assert "cd shop && astha up" in first.output
+    (tmp_path / "shop" / "astha.yaml").write_text("mine")
+    again = CliRunner().invoke(main, ["init", "shop"])
+    assert again.exit_code == Exit.USAGE
+    assert "--force" in again.stderr
+    assert (tmp_path / "shop" / "astha.yaml").read_text() == "mine"
+    assert CliRunner().invoke(main, ["init", "shop", "--force"]).exit_code == 0
+    monkeypatch.chdir(tmp_path / "shop")
+    checked = CliRunner().invoke(main, ["subscriptions"])
+    assert checked.exit_code == 0, checked.output
+    assert "iceberg_updater" in checked.output
+
+
+def test_only_the_socket_of_a_project_is_that_of_an_embedded_server() -> None:
+    project = Path("/srv/shop")
+    assert embedded_directory(embedded_url(project)) == project / ".astha" / "postgres"
+    for url in (
+        "sqlite:////srv/shop/registry.db",
+        "postgresql://a@db/astha",
+        "postgresql://a@/astha?host=/run/postgresql",
+    ):
+        assert embedded_directory(url) is None
