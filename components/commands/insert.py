@@ -51,6 +51,11 @@ def insert_command(
 
     FILEs are Parquet, CSV with a header, or JSON lines; - is standard input. Each FILE is one insert: afterwards all of
     its rows are in the table, or none. CSV and JSON are read by the table's types; an empty CSV field is null.
+
+    \b
+    Examples:
+      astha insert sales.orders orders.parquet more.csv
+      astha insert sales.orders - --format json < orders.jsonl
     """
     # Imported here: help does not wait for Arrow.
     from components.commands.insert_run import InsertRun, insert_all
