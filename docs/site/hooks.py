@@ -39,7 +39,10 @@ def _with_decisions(nav: Any, decisions: list[str]) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made from the parser and from the OpenAPI document."""
     specification = Path(config.docs_dir, "reference", "openapi.yaml")
-    for path, text in {"reference/cli.md": cli_page.markdown(), "reference/http-api.md": http_page.markdown(specification)}.items():
+    for path, text in {
+        "reference/cli.md": cli_page.markdown(),
+        "reference/http-api.md": http_page.markdown(specification),
+    }.items():
         files.append(File.generated(config, path, content=text))
     return files
 

@@ -16,7 +16,6 @@ from astha.server.status import StatusReport
 from tests.integration.astha.processes import ROOT
 
 
-
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "reference" / "openapi.yaml").read_text())
