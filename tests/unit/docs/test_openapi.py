@@ -32,8 +32,10 @@ def served() -> set[tuple[str, str]]:
     routes = listener.app().router.routes()
     found = set()
     for route in routes:
-        path = route.resource.get_info().get("formatter") or route.resource.canonical
-        pattern = route.resource.get_info().get("pattern")
+        assert route.resource is not None
+        info = route.resource.get_info()
+        path = info.get("formatter") or route.resource.canonical
+        pattern = info.get("pattern")
         choices = re.findall(r"\(\?P<action>([^)]+)\)", pattern.pattern) if pattern is not None else []
         for values in itertools.product(*(choice.split("|") for choice in choices)):
             text = path
