@@ -12,6 +12,7 @@ from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit
 from astha.cli.options import daemon_options, json_option, settings_options
 from astha.cli.output import print_json
+from astha.cli.progress import progress
 
 if TYPE_CHECKING:
     from astha.preflight import PreflightResult
@@ -29,12 +30,13 @@ def check_command(
 ) -> None:
     """Check everything that a daemon needs, without changing anything, and print how to fix what is wrong.
 
-    \b
-    astha check
-    astha check --grants astha | psql "$OWNER_URL"
-
     Exits with 0 if there are at most warnings, with 1 if there is a problem, with 3 if there is none but a check could
     not be made.
+
+    \b
+    Examples:
+      astha check
+      astha check --grants astha | psql "$OWNER_URL"
     """
     from astha.preflight import grants, preflight
 
@@ -43,7 +45,9 @@ def check_command(
     if role := daemon_role or reader_role:
         click.echo(asyncio.run(grants(reload(), role, reader=daemon_role is None)), nl=False)
         return
-    results = asyncio.run(preflight(reload()))
+    settings = reload()
+    with progress("checking", quiet=as_json):
+        results = asyncio.run(preflight(settings))
     code = _code(results)
     if as_json:
         print_json({"ok": code == Exit.OK, "results": results})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 SHORT_HELP: Mapping[str, str] = {
     "check": "Check whether a daemon could run: server, schema, components.",
+    "completion": "Print the script that completes commands in a shell.",
     "component": "Create a new component.",
     "init": "Write the settings files of a new project.",
     "pause": "Stop deliveries to a component until it is resumed.",

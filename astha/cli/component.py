@@ -10,14 +10,20 @@ from pathlib import Path
 import click
 
 from astha.cli.component_skeleton import skeleton
+from astha.cli.lazy import LazyGroup
 from astha.errors import ConfigError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*[a-z0-9]")
 
 
-@click.group("component", short_help="Create a new component.")
+@click.group("component", cls=LazyGroup, short_help="Create a new component.")
 def component_commands() -> None:
-    """Create a new component."""
+    """Create a new component.
+
+    \b
+    Example:
+      astha component new topic_sizes --directory plugins
+    """
 
 
 @component_commands.command("new", short_help="Write a component's skeleton and its test.")

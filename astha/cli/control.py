@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import sleep
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -12,7 +15,8 @@ from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit
 from astha.cli.options import json_option, server_options, settings_options
 from astha.cli.output import print_json, print_pairs, time_text
-from astha.client import Client
+from astha.cli.table import print_rows
+from astha.client import Client, NoDaemon
 
 if TYPE_CHECKING:
     from astha.settings import Settings
@@ -32,12 +36,22 @@ def client_of(settings: Settings, server_url: str | None, token_file: Path | Non
 @click.option(
     "--all", "all_groups", is_flag=True, help="Show the daemons and components of all groups, from the registry alone."
 )
+@click.option(
+    "--watch",
+    "every_s",
+    is_flag=False,
+    flag_value="2",
+    type=click.FloatRange(min=0.1),
+    metavar="[SECONDS]",
+    help="Show it again and again, every 2 seconds or as given, until interrupted.",
+)
 @json_option
 def status_command(
     reload: Callable[[], Settings],
     server_url: str | None,
     token_file: Path | None,
     all_groups: bool,
+    every_s: float | None,
     as_json: bool,
 ) -> None:
     """Show a running daemon: leadership, source, and each component with its state and lag.
@@ -49,19 +63,48 @@ def status_command(
     With --all no daemon is called: the registry has a row for each daemon, at most ten seconds old, and the ledger's
     entries of all components. The lag is counted in positions (bytes of WAL on PostgreSQL, changes on SQLite) behind
     the furthest position that the registry knows. Exits with 0.
-    """
-    if all_groups:
-        from astha.cli.groups import show_groups  # here: it opens the registry
 
-        show_groups(reload(), as_json=as_json)
-        return
-    status = client_of(reload(), server_url, token_file).get("/status")
-    if as_json:
-        print_json(status)
-    else:
-        _print_status(status)
-    if not status["ready"] and status["leadership"]["role"] != "standing by":
+    With --watch a daemon that does not answer is shown as such, until it does. With --json each time is one line.
+
+    \b
+    Examples:
+      astha status
+      astha status --watch 5
+      astha status --all --json
+    """
+    settings = reload()
+
+    def show() -> bool:
+        """Returns whether changes reach every component."""
+        if all_groups:
+            from astha.cli.groups import show_groups  # here: it opens the registry
+
+            show_groups(settings, as_json=as_json)
+            return True
+        status = client_of(settings, server_url, token_file).get("/status")
+        print_json(status) if as_json else _print_status(status)
+        return bool(status["ready"]) or status["leadership"]["role"] == "standing by"
+
+    if every_s is not None:
+        _watch(show, every_s, as_json=as_json)
+    if not show():
         raise click.exceptions.Exit(Exit.PROBLEM)
+
+
+def _watch(show: Callable[[], bool], every_s: float, *, as_json: bool) -> NoReturn:
+    """Clears a terminal each time. Elsewhere an empty line separates the texts."""
+    while True:
+        if not as_json:
+            click.clear()
+            click.echo(f"{datetime.now(UTC):%H:%M:%S} UTC, every {every_s:g} s; Ctrl-C ends it\n")
+        try:
+            show()
+        except NoDaemon as error:
+            print_json({"error": str(error)}) if as_json else click.echo(error)
+        sys.stdout.flush()
+        sleep(every_s)
+        if not as_json and not sys.stdout.isatty():
+            click.echo()
 
 
 def _print_status(status: dict[str, Any]) -> None:
@@ -118,28 +161,24 @@ def _source_line(source: dict[str, Any]) -> str:
 
 
 def _print_components(components: list[dict[str, Any]], unit: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    numbers = (f"lag ({unit})", "lag (s)", "queued", "delivered", "failures", "drops", "refreshes")
+    print_rows(("component", "state", *numbers), [_component_row(one) for one in components], right=numbers)
 
-    table = Table(box=None, pad_edge=False, header_style="")
-    counted = ("queued", "delivered", "failures", "drops", "refreshes")
-    for column in ("component", "state", f"lag ({unit})", "lag (s)", *counted):
-        table.add_column(column, justify="left" if column in ("component", "state") else "right")
-    for component in components:
-        counts = component["counts"]
-        delivered = sum(number for by_operation in counts["delivered"].values() for number in by_operation.values())
-        table.add_row(
-            component["name"],
-            component["state"],
-            "" if component["lag"] is None else f"{component['lag']:,}",
-            "" if component["lag_s"] is None else f"{component['lag_s']:.1f}",
-            f"{component['queue']['events']:,}",
-            f"{delivered:,}",
-            f"{counts['failures']:,}",
-            f"{counts['dropped']:,}",
-            f"{counts['refreshes']:,}",
-        )
-    Console(width=max(Console().width, 100)).print(table)
+
+def _component_row(component: dict[str, Any]) -> list[str]:
+    counts = component["counts"]
+    delivered = sum(number for by_operation in counts["delivered"].values() for number in by_operation.values())
+    return [
+        component["name"],
+        component["state"],
+        "" if component["lag"] is None else f"{component['lag']:,}",
+        "" if component["lag_s"] is None else f"{component['lag_s']:.1f}",
+        f"{component['queue']['events']:,}",
+        f"{delivered:,}",
+        f"{counts['failures']:,}",
+        f"{counts['dropped']:,}",
+        f"{counts['refreshes']:,}",
+    ]
 
 
 def _action(name: str, text: str) -> click.Command:
@@ -163,10 +202,28 @@ def _action(name: str, text: str) -> click.Command:
 
 refresh_command = _action(
     "refresh",
-    "Make a component read the registry again. Its queued events are dropped, because the registry contains them.",
+    """Make a component read the registry again. Its queued events are dropped, because the registry contains them.
+
+    \b
+    Example:
+      astha refresh compactor
+    """,
 )
 pause_command = _action(
     "pause",
-    "Stop deliveries to a component until it is resumed, across restarts. No events are kept for it.",
+    """Stop deliveries to a component until it is resumed, across restarts. No events are kept for it.
+
+    \b
+    Example:
+      astha pause compactor
+    """,
 )
-resume_command = _action("resume", "Resume deliveries to a paused component. It is refreshed first.")
+resume_command = _action(
+    "resume",
+    """Resume deliveries to a paused component. It is refreshed first.
+
+    \b
+    Example:
+      astha resume compactor
+    """,
+)

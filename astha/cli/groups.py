@@ -7,8 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from astha.cli.output import print_json, print_rows, time_text
+from astha.cli.output import print_json, time_text
 from astha.cli.store import with_store
+from astha.cli.table import print_rows
 from astha.daemon_groups import read_groups
 from astha.settings import Settings
 from registry.clock import SystemClock

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+_WHOLE = 1_000
 
 
 class LazyGroup(click.Group):
@@ -40,14 +43,24 @@ class LazyGroup(click.Group):
         return self._short_helps.get(name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands as click does, but imports none whose short help is known."""
-        listed = []
+        """Lists the commands as click does, but imports none whose short help is known, and wraps what click cuts."""
+        listed = list(self._visible(ctx))
+        if listed:
+            with formatter.section("Commands"):
+                formatter.write_dl(listed)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes names of commands without importing them. `click.Command` completes the options."""
+        names = [
+            CompletionItem(name, help=text) for name, text in self._visible(ctx, incomplete) if name not in ctx.args
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def _visible(self, ctx: click.Context, start: str = "") -> Iterator[tuple[str, str]]:
         for name in self.list_commands(ctx):
+            if not name.startswith(start):
+                continue
             text = self.line_in_help(ctx, name)
             command = self.get_command(ctx, name) if text is None else click.Command(name, short_help=text)
             if command is not None and not command.hidden:
-                listed.append((name, command))
-        if listed:
-            limit = formatter.width - 6 - max(len(name) for name, _ in listed)
-            with formatter.section("Commands"):
-                formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in listed])
+                yield name, command.get_short_help_str(_WHOLE)

@@ -10,8 +10,10 @@ import click
 
 from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit, Failure
+from astha.cli.lazy import LazyGroup
 from astha.cli.options import json_option, redact_url, registry_option
-from astha.cli.output import confirm, print_json, print_pairs, table_progress
+from astha.cli.output import confirm, print_json, print_pairs
+from astha.cli.progress import progress
 
 if TYPE_CHECKING:
     from registry.copy import CopyProgress
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
 _POLL_S = 0.5
 
 
-@click.group("registry", short_help=SHORT_HELP["registry"])
+@click.group("registry", cls=LazyGroup, short_help=SHORT_HELP["registry"])
 def registry_commands() -> None:
-    """Create, migrate, inspect or copy a registry."""
+    """Create, migrate, inspect or copy a registry.
+
+    \b
+    Example:
+      astha registry migrate --registry sqlite:////var/lib/astha/registry.db
+    """
 
 
 @registry_commands.command("migrate", short_help="Create or migrate the registry's schema.")
@@ -41,6 +48,11 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
 
     All steps are one transaction, and only one process migrates at a time. Migrating again changes nothing, except that
     a missing or incomplete publication is repaired.
+
+    \b
+    Examples:
+      astha registry migrate
+      astha registry migrate --registry postgresql://astha@db/registry
     """
     from astha.cli.store import with_store
     from astha.lake_locations import record_explicit
@@ -53,7 +65,8 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
         step = f"{before.url} goes from schema {before.found} to {revision}"
         confirm(f"{step}. Data that only the newer schema has is lost", yes)
     settings = load_settings(flags={"registry": {"url": url}})
-    after = migrate(url, settings.registry.store, revision=revision)
+    with progress(f"migrating {before.url}", quiet=as_json):
+        after = migrate(url, settings.registry.store, revision=revision)
     if after.state in ("current", "compatible"):
         with_store(settings, lambda store: record_explicit(settings, store))
     if as_json:
@@ -88,8 +101,14 @@ def status_command(url: str, wait_s: float, as_json: bool) -> None:
 
     Exits with 0 if the schema is current, or newer and compatible; with 1 if it is missing, older or too new; with 3 if
     the registry is not reachable.
+
+    \b
+    Examples:
+      astha registry status
+      astha registry status --wait 60 --registry postgresql://astha@db/registry
     """
-    found = _status_within(url, wait_s)
+    with progress("waiting for the registry", quiet=as_json):
+        found = _status_within(url, wait_s)
     if as_json:
         print_json(found)
     else:
@@ -175,14 +194,18 @@ def copy_command(source: str, target: str, may_migrate: bool, as_json: bool) -> 
     stop them first if TO is to replace FROM. TO must be empty. It receives all rows or none, and row counts are
     compared before anything becomes visible. The ledger is not copied, so a daemon on TO starts with a refresh of
     every component.
+
+    \b
+    Example:
+      astha registry copy sqlite:///registry.db postgresql://astha@db/registry
     """
     from registry.engines import display_url, parse_url
 
     if parse_url(source) == parse_url(target):
         raise Failure(f"FROM and TO are the same registry, {display_url(parse_url(source))}", Exit.USAGE)
     started = monotonic()
-    with table_progress(quiet=as_json) as progress:
-        copied = asyncio.run(_copy(source, target, may_migrate, progress))
+    with progress("copying", quiet=as_json, unit="rows") as report:
+        copied = asyncio.run(_copy(source, target, may_migrate, report))
     seconds = round(monotonic() - started, 3)
     names = {"from": display_url(parse_url(source)), "to": display_url(parse_url(target))}
     if as_json:
@@ -192,7 +215,7 @@ def copy_command(source: str, target: str, may_migrate: bool, as_json: bool) -> 
         click.echo(f"{names['to']} has all {total:,} rows of {names['from']} ({seconds:.1f} s)")
 
 
-async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: CopyProgress) -> dict[str, int]:
+async def _copy(source_url: str, target_url: str, may_migrate: bool, report: CopyProgress) -> dict[str, int]:
     from astha.settings import load_settings
     from registry.connect import open_store
     from registry.copy import copy_registry
@@ -207,7 +230,7 @@ async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: C
             await asyncio.to_thread(migrate, target_url, load_settings().registry.store)
         target = await open_store(target_url, settings=no_limit)
         try:
-            return await copy_registry(source, target, progress)
+            return await copy_registry(source, target, report)
         finally:
             await target.close()
     finally:

@@ -12,6 +12,7 @@ from astha.cli.plugins import PluggableGroup
 
 _OWN = {
     "check": "astha.cli.check:check_command",
+    "completion": "astha.cli.completion:completion_command",
     "component": "astha.cli.component:component_commands",
     "init": "astha.cli.init:init_command",
     "pause": "astha.cli.control:pause_command",
@@ -63,4 +64,10 @@ def main() -> None:
 
     Astha keeps a registry of streams and lake tables, and pushes every committed change of it, in order, to the
     components that do the work.
+
+    \b
+    Examples:
+      astha registry migrate
+      astha run
+      astha status
     """

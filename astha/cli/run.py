@@ -27,16 +27,17 @@ _EXIT_TIMEOUT_S = 5.0
 def run_command(reload: Callable[[], Settings]) -> None:
     """Follow the registry and deliver its changes, until it is stopped.
 
-    \b
-    astha run
-    astha run --group reports --components compactor,snapshotter
-
     If another daemon of its group leads, this one stands by and takes over when that one ends. On SIGTERM or SIGINT it
     delivers queued events, for at most daemon.shutdown_timeout_s; a second signal ends it at once. SIGHUP reads the log
     level again.
 
     If the registry is not reachable at the start, the command exits with 3, for its supervisor to start it again. Once
     it runs, it reconnects by itself.
+
+    \b
+    Examples:
+      astha run
+      astha run --group reports --components compactor,snapshotter
     """
     run_daemon(reload(), reload)
 

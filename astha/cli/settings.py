@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 @click.option("--markdown", is_flag=True, help="Print docs/settings.md.")
 @json_option
 def settings_command(reload: Callable[[], Settings], effective: bool, markdown: bool, as_json: bool) -> None:
-    """List every setting with its default, its environment variable and its purpose."""
+    """List every setting with its default, its environment variable and its purpose.
+
+    \b
+    Examples:
+      astha settings
+      astha settings --effective --config /etc/astha/astha.yaml
+    """
     from astha.cli import settings_reference as reference
 
     if markdown:

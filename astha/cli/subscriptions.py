@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 @settings_options
 @json_option
 def subscriptions_command(reload: Callable[[], Settings], as_json: bool) -> None:
-    """Show which component receives the changes of which tables. Reads only the file."""
+    """Show which component receives the changes of which tables. Reads only the file.
+
+    \b
+    Example:
+      astha subscriptions --subscriptions /etc/astha/subscriptions.yaml
+    """
     from astha.routing.subscriptions import read_subscriptions
     from registry.schema import PUBLISHED_TABLES
 

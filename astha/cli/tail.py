@@ -40,6 +40,11 @@ def tail_command(
     """Print events from now on, until interrupted. Only subscribed tables have events.
 
     The daemon never waits for a slow reader; it reports how many events the reader has missed.
+
+    \b
+    Examples:
+      astha tail --table table_files
+      astha tail --component compactor --count 10 --json
     """
     left = count
     for line in client_of(reload(), server_url, token_file).lines("/events", table=table, component=component):

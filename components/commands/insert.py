@@ -81,7 +81,8 @@ def insert_command(
 
     \b
     Examples:
-      astha insert shop.orders orders.parquet
+      astha insert shop.orders orders.parquet more.csv
+      astha insert shop.orders - --format json < orders.jsonl
       astha insert shop.orders day/*.csv --id 2026-11-18
     """
     # Imported here: help does not wait for Arrow.

@@ -7,17 +7,16 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 import msgspec
 import pyarrow as pa
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from astha.cli.exit_codes import Exit, Failure
+from astha.cli.progress import progress
 from astha.settings import Settings
 from astha.wiring import context
 from components.lib.lake.lake_session import open_lake
@@ -92,13 +91,13 @@ async def insert_all(run: InsertRun, settings: Settings, *, quiet: bool) -> None
         open_lake(settings, writes=True) as lake,
         StorageManager(context(lake.settings, lake.store, lake.clock), run.settings) as manager,
     ):
-        with _progress_bars(quiet=quiet) as watch:
+        with _read_progress(quiet=quiet) as watch:
             for name in run.files:
                 try:
                     run.done.append((name, await _insert_one(manager, run, name, watch)))
                 except (InsertError, StorageUnavailable) as error:
                     raise _failure(run, name, error) from error
-        await _register(manager, run)
+            await _register(manager, run)
 
 
 async def _insert_one(manager: StorageManager, run: InsertRun, name: str, watch: Watch) -> InsertResult:
@@ -166,22 +165,14 @@ Watch = Callable[[str, RowSource], Iterator[pa.Table]]
 
 
 @contextmanager
-def _progress_bars(*, quiet: bool) -> Iterator[Watch]:
-    """Shows on a terminal how much of each file has been read."""
-    console = Console(stderr=True)
-    with ExitStack() as stack:
-        bars = None
-        if console.is_terminal and not quiet:
-            columns = (TextColumn("{task.description:<24}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-            bars = stack.enter_context(Progress(*columns, console=console))
+def _read_progress(*, quiet: bool) -> Iterator[Watch]:
+    """Shows how much of each file has been read."""
+    with progress("inserting", quiet=quiet, unit="bytes") as report:
 
         def watch(name: str, source: RowSource) -> Iterator[pa.Table]:
-            task = None if bars is None else bars.add_task(Path(name).name, total=source.size)
             for batch in source.batches:
-                if bars is not None and task is not None:
-                    bars.update(task, completed=source.position())
+                report(Path(name).name, source.position(), source.size)
                 yield batch
-            if bars is not None and task is not None:
-                bars.update(task, completed=source.position(), total=source.position())
+            report.note("registering")
 
         yield watch

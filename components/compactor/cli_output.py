@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from astha.cli.output import print_pairs, print_rows, time_text
+from astha.cli.output import print_pairs, time_text
+from astha.cli.progress import progress
+from astha.cli.table import print_rows
 from astha.quantities import format_duration, format_size
 from registry.json_text import JsonValue, parse_json
 from registry.models import Compaction, Savings
@@ -218,29 +218,17 @@ def print_outcomes(name: str, outcomes: Sequence[dict[str, Any]]) -> None:
 
 
 @contextmanager
-def job_progress(*, quiet: bool) -> Iterator[Callable[[list[CompactionJob]], None]]:
-    """Shows bytes per partition and the time left on a terminal; elsewhere nothing."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda _jobs: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TextColumn("group {task.fields[groups]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=console) as bars:
-        tasks: dict[str, TaskID] = {}
+def job_progress(name: str, *, quiet: bool) -> Iterator[Callable[[list[CompactionJob]], None]]:
+    """Shows the partitions and groups that are done, and the bytes of all jobs."""
+    with progress(f"compacting {name}", quiet=quiet, unit="bytes") as report:
+        report.note("starting Spark")
 
         def show(jobs: list[CompactionJob]) -> None:
-            for job in jobs:
-                groups = f"{job.groups_done} of {len(job.spec.groups)}"
-                place = job.spec.partition_path or job.spec.name
-                if job.operation_id not in tasks:
-                    tasks[job.operation_id] = bars.add_task(short(place), total=job.bytes_total, groups=groups)
-                bars.update(tasks[job.operation_id], completed=job.bytes_done, groups=groups)
+            done = sum(job.bytes_done for job in jobs)
+            if done:
+                groups = sum(len(job.spec.groups) for job in jobs)
+                place = f"{sum(job.groups_done for job in jobs):,} of {groups:,} groups"
+                report(place, done, sum(job.bytes_total for job in jobs))
 
         yield show
 

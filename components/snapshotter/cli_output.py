@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from astha.cli.output import time_text
+from astha.cli.table import print_rows
 from registry.json_text import parse_json
 from registry.models import LakeTable, TableSnapshot
 
@@ -34,26 +33,26 @@ def to_record(table: LakeTable, row: TableSnapshot) -> dict[str, Any]:
     }
 
 
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+def print_snapshots(rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         click.echo("no snapshots")
         return
-    shown = Table(box=None, pad_edge=False, header_style="")
-    for column in ("table", "tag", "status", "trigger", "snapshot", "rows", "requested", "reason"):
-        shown.add_column(column, justify="right" if column == "rows" else "left", no_wrap=column != "reason")
-    for row in rows:
-        row_count = row["summary"].get("total-records") if isinstance(row["summary"], dict) else None
-        shown.add_row(
-            row["table"],
-            row["tag"] or "",
-            row["status"],
-            row["trigger"],
-            str(row["snapshot_id"] or ""),
-            "" if row_count is None else f"{int(row_count):,}",
-            datetime.fromtimestamp(row["requested_at"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-            row["reason"] or "",
-        )
-    Console(width=max(Console().width, 140)).print(shown)
+    header = ("table", "tag", "status", "trigger", "snapshot", "rows", "requested", "reason")
+    print_rows(header, [_cells(row) for row in rows], right=("snapshot", "rows"))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    row_count = row["summary"].get("total-records") if isinstance(row["summary"], dict) else None
+    return [
+        row["table"],
+        row["tag"] or "",
+        row["status"],
+        row["trigger"],
+        str(row["snapshot_id"] or ""),
+        "" if row_count is None else f"{int(row_count):,}",
+        time_text(row["requested_at"]),
+        row["reason"] or "",
+    ]
 
 
 def print_reports(reports: Sequence[RetentionReport], verb: str, *, explain: bool) -> None:

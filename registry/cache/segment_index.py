@@ -30,7 +30,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class IndexPolicy:
-    """Limits of the index's memory: about 0.5 kB per segment (measured in docs/registry.md)."""
+    """Limits of the index's memory: about 0.5 kB per segment (measured in docs/figures.md)."""
 
     max_segments: int = 500_000  # over all partitions; evicts the least recently read partition
     max_segments_per_partition: int = 100_000  # evicts the least recently read block

@@ -31,4 +31,10 @@ _SHORT_HELPS = {
     short_help="Create, list, describe, alter and drop tables of the lake.",
 )
 def tables_commands() -> None:
-    """Manage tables of the lake. A table is DATABASE.TABLE, or TABLE for one in the database `default`."""
+    """Manage tables of the lake. A table is DATABASE.TABLE, or TABLE for one in the database `default`.
+
+    \b
+    Examples:
+      astha tables create sales.orders --column id:long! --column note:string
+      astha tables list
+    """

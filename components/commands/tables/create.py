@@ -11,6 +11,7 @@ import click
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
+from astha.cli.progress import progress
 from astha.cli.store import with_store
 from astha.lake_locations import located
 from astha.settings import Settings
@@ -101,7 +102,8 @@ def create_command(
         here = dataclasses.replace(new_location, settings=await located(settings, store, record=True))
         return await create_table(store, here, schema, named, if_not_exists)
 
-    description, created = with_store(settings, create)
+    with progress(f"creating {database}.{name}", quiet=as_json):
+        description, created = with_store(settings, create)
     if as_json:
         print_json({"created": created, "table": description})
     elif created:

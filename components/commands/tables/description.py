@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from astha.cli.output import print_pairs, print_rows, time_text
+from astha.cli.output import print_pairs, time_text
+from astha.cli.table import print_rows
 from astha.quantities import format_size
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.transform_syntax import show_order, show_partition

@@ -8,6 +8,7 @@ import click
 
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import confirm, print_json
+from astha.cli.progress import progress
 from astha.cli.store import with_store
 from astha.settings import Settings
 from components.lib.lake.table_lookup import begin_drop, find_table, finish_drop, full_name
@@ -41,7 +42,8 @@ def drop_command(reload: Callable[[], Settings], table: str, purge: bool, yes: b
         await finish_drop(store, found)
         return purged
 
-    purged = with_store(settings, drop)
+    with progress(f"dropping {full_name(found)}", quiet=as_json):
+        purged = with_store(settings, drop)
     if as_json:
         print_json({"dropped": full_name(found), "purged": purged, "files": found.file_count})
     else:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import click
 
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json, print_rows, time_text
+from astha.cli.output import print_json, time_text
 from astha.cli.store import with_store
+from astha.cli.table import print_rows
 from astha.quantities import format_size
 from astha.settings import Settings
 from components.lib.lake.table_lookup import full_name

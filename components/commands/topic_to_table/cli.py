@@ -19,6 +19,7 @@ import msgspec
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
+from astha.cli.progress import progress
 from astha.clock import SystemLoopClock
 from astha.lake_locations import located
 from astha.settings import Settings
@@ -162,8 +163,8 @@ class _Command:
         await sink.begin()
         try:
             with _signals(runner):
-                self._print("starting Spark")
-                await spark.start()
+                with progress(f"{self._options.table}: starting Spark", quiet=self._quiet):
+                    await spark.start()
                 self._last = monotonic()
                 if self._every_s is None:
                     return await runner.run_to_end()

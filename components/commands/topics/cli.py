@@ -36,4 +36,10 @@ _SHORT_HELPS = {
     short_help="Create, list, describe, alter, trim and delete topics.",
 )
 def topics_commands() -> None:
-    """Topics of the segment store. A topic has partitions; a partition has records, ordered by offset."""
+    """Topics of the segment store. A topic has partitions; a partition has records, ordered by offset.
+
+    \b
+    Examples:
+      astha topics create orders --partitions 12 --retention 7d
+      astha topics list
+    """

@@ -10,8 +10,9 @@ import click
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import confirm, print_json, print_rows, time_text
+from astha.cli.output import confirm, print_json, time_text
 from astha.cli.store import with_store
+from astha.cli.table import print_rows
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context

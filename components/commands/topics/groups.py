@@ -29,4 +29,10 @@ _SHORT_HELPS = {
     short_help="List, inspect, reset and delete consumer groups.",
 )
 def groups_commands() -> None:
-    """Consumer groups and their committed offsets."""
+    """Consumer groups and their committed offsets.
+
+    \b
+    Examples:
+      astha groups list
+      astha groups lag billing
+    """

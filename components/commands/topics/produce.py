@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ import click
 
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
+from astha.cli.progress import progress
 
 if TYPE_CHECKING:
     from astha.settings import Settings
@@ -65,7 +68,9 @@ def produce_command(
         return read_json(line) if json_lines else read_line(line, separator)
 
     started = monotonic()
-    with log_to_stderr(), FreezingCollector():
+    typed = source is None and sys.stdin.isatty()  # progress would be drawn over the input
+    shown = nullcontext() if typed else progress(f"appending to {topic}", quiet=as_json)
+    with log_to_stderr(), FreezingCollector(), shown:
         written = asyncio.run(produce(reload(), topic, source, partition, read))
     seconds = round(monotonic() - started, 3)
     records = sum(written.values())

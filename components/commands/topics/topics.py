@@ -9,8 +9,10 @@ import msgspec
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import confirm, print_json, print_pairs, print_rows, time_text
+from astha.cli.output import confirm, print_json, print_pairs, time_text
+from astha.cli.progress import progress
 from astha.cli.store import with_store
+from astha.cli.table import print_rows
 from astha.clock import SystemLoopClock
 from astha.quantities import format_duration, format_size
 from astha.settings import Settings
@@ -153,7 +155,8 @@ def describe_command(name: str, reload: Callable[[], Settings], as_json: bool) -
         writers = await current_holders(store, leases, SystemLoopClock().now_ms())
         return topic, [await _describe_partition(store, row, writers.get(row.partition_id)) for row in partitions]
 
-    topic, partitions = with_store(reload(), look)
+    with progress(f"reading the segments of {name}", quiet=as_json):
+        topic, partitions = with_store(reload(), look)
     if as_json:
         print_json({"topic": _view(topic), "partitions": partitions})
         return
@@ -230,7 +233,8 @@ def trim_command(
         row = await store.get_partition(name, partition)
         return gone, await first_retained_offset(store, name, partition, 0 if row is None else row.high_watermark)
 
-    gone, start = with_store(reload(), trim)
+    with progress(f"deleting segments of {name}/{partition}", quiet=as_json):
+        gone, start = with_store(reload(), trim)
     if as_json:
         print_json({"topic": name, "partition": partition, "segments": gone, "start": start})
     else:
@@ -250,7 +254,8 @@ def delete_command(name: str, yes: bool, reload: Callable[[], Settings], as_json
       astha topics delete orders --yes
     """
     confirm(f"this deletes topic {name} with all its records", yes)
-    with_store(reload(), lambda store: store.delete_topic(name))
+    with progress(f"deleting {name}", quiet=as_json):
+        with_store(reload(), lambda store: store.delete_topic(name))
     if as_json:
         print_json({"deleted": name})
     else:

@@ -12,7 +12,8 @@ import click
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json, table_progress
+from astha.cli.output import print_json
+from astha.cli.progress import progress
 from registry.errors import NotFound
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ def verify_command(
         timeout_s=timeout_s,
     )
     started = monotonic()
-    with table_progress(quiet=as_json, unit="files") as progress:
-        report = _verify(settings, names, options, progress)
+    with progress("verifying", quiet=as_json, unit="files") as show:
+        report = _verify(settings, names, options, show)
     seconds = round(monotonic() - started, 3)
     if as_json:
         tables = [{"equal": table.equal, **msgspec.to_builtins(table)} for table in report.tables]
@@ -106,19 +107,19 @@ def verify_command(
 
 
 def _verify(
-    settings: Settings, names: tuple[str, ...], options: VerifyOptions, progress: ProgressCallback
+    settings: Settings, names: tuple[str, ...], options: VerifyOptions, show: ProgressCallback
 ) -> VerificationReport:
     from components.lib.lake.iceberg import CatalogUnavailable
     from components.lib.lake.storage.objects import StorageError
 
     try:
-        return asyncio.run(_run(settings, names, options, progress))
+        return asyncio.run(_run(settings, names, options, show))
     except (CatalogUnavailable, StorageError) as error:
         raise Failure(settings.redactor()(f"could not be verified: {error}"), Exit.UNAVAILABLE) from error
 
 
 async def _run(
-    settings: Settings, names: tuple[str, ...], options: VerifyOptions, progress: ProgressCallback
+    settings: Settings, names: tuple[str, ...], options: VerifyOptions, show: ProgressCallback
 ) -> VerificationReport:
     from components.commands.verify.verification import Verification
     from components.lib.lake.lake_session import open_lake
@@ -126,7 +127,7 @@ async def _run(
     async with open_lake(settings) as lake:
         wanted = [await _table_id(lake.store, name) for name in names] or None
         tables = await lake.iceberg_tables(read_only=True)
-        verification = Verification(lake.store, tables, lake.objects, lake.clock, options, progress)
+        verification = Verification(lake.store, tables, lake.objects, lake.clock, options, show)
         return await verification.run(wanted)
 
 

@@ -31,4 +31,10 @@ _SHORT_HELPS = {
     short_help="Show, explain, run and cancel compactions.",
 )
 def commands() -> None:
-    """Compaction merges small files into files of the target size, without losing a row."""
+    """Compaction merges small files into files of the target size, without losing a row.
+
+    \b
+    Examples:
+      astha compaction explain sales.orders
+      astha compaction run sales.orders
+    """

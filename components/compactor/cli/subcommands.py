@@ -62,7 +62,12 @@ def list_command(
     reload: Callable[[], Settings],
     as_json: bool,
 ) -> None:
-    """Show decisions, newest first: running, waiting, done or declined, and why."""
+    """Show decisions, newest first: running, waiting, done or declined, and why.
+
+    \b
+    Example:
+      astha compaction list sales.orders --status running --status waiting
+    """
 
     async def read(context: CompactionCliContext) -> list[Compaction]:
         table_id = None if name is None else await context.table_id(name)
@@ -86,6 +91,10 @@ def cancel_command(name: str, partition: str | None, reload: Callable[[], Settin
 
     The partition is decided again when more small files are added. To turn compaction off, use
     `astha tables alter TABLE --property compaction.enabled=false`.
+
+    \b
+    Example:
+      astha compaction cancel sales.orders --partition day=2026-01-31
     """
 
     async def request_cancel(context: CompactionCliContext) -> list[Compaction]:
@@ -107,7 +116,12 @@ def cancel_command(name: str, partition: str | None, reload: Callable[[], Settin
 @settings_options
 @json_option
 def savings_command(name: str | None, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Show what compaction has saved: files, bytes, and file opens per query."""
+    """Show what compaction has saved: files, bytes, and file opens per query.
+
+    \b
+    Example:
+      astha compaction savings sales.orders
+    """
 
     async def add_up(context: CompactionCliContext) -> list[Savings]:
         return await context.store.get_savings(table_id=None if name is None else await context.table_id(name))
@@ -127,6 +141,10 @@ def explain_command(name: str, reload: Callable[[], Settings], as_json: bool) ->
     """Show what the policy decides for each partition of TABLE now, and the last decisions.
 
     Counts, thresholds, scores and reasons are computed from the registry's rows. No daemon is needed.
+
+    \b
+    Example:
+      astha compaction explain sales.orders
     """
 
     async def read(context: CompactionCliContext) -> TableExplanation:
@@ -162,6 +180,11 @@ def run_command(
 
     It runs in this process, with its own Spark session, beside a daemon or without one. Ctrl-C stops it and leaves no
     files. Exits with 1 if a partition could not be compacted, with 3 if there is no Spark session.
+
+    \b
+    Examples:
+      astha compaction run sales.orders --dry-run
+      astha compaction run sales.orders --partition day=2026-01-31
     """
 
     async def work(context: CompactionCliContext) -> tuple[list[tuple[str, PlannedJob]], list[JobOutcome]]:
@@ -173,8 +196,8 @@ def run_command(
         specs = [found.spec for _, found in planned if found.spec is not None]
         if dry_run or not specs:
             return planned, []
-        with job_progress(quiet=as_json) as progress:
-            return planned, await run_jobs(context, specs, progress)
+        with job_progress(name, quiet=as_json) as show:
+            return planned, await run_jobs(context, specs, show)
 
     from astha.telemetry import configure_logging, set_level
 

@@ -27,4 +27,9 @@ _SHORT_HELPS = {
     short_help="Show Iceberg tables and resolve other engines' commits.",
 )
 def commands() -> None:
-    """Show the Iceberg tables that the updater maintains, and resolve commits of other engines to them."""
+    """Show the Iceberg tables that the updater maintains, and resolve commits of other engines to them.
+
+    \b
+    Example:
+      astha iceberg status
+    """

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from astha.cli.control import client_of
 from astha.cli.exit_codes import Exit
 from astha.cli.options import json_option, server_options, settings_options
-from astha.cli.output import print_json, print_pairs
+from astha.cli.output import print_json, print_pairs, time_text
+from astha.cli.progress import progress
+from astha.cli.table import print_rows
 from astha.client import NoDaemon, Refused
 from astha.settings import Settings
 from components.lib.lake.lake_session import LakeSession, run_with_lake
@@ -56,7 +55,8 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
     async def read(store: MetadataStore, tables: IcebergTables) -> list[IcebergTableStatus]:
         return await read_all_statuses(store, tables, None if name is None else await find_table(store, name))
 
-    statuses = _with_lake(reload(), read, writes=False)
+    with progress("reading Iceberg's metadata", quiet=as_json):
+        statuses = _with_lake(reload(), read, writes=False)
     if as_json:
         print_json([{**msgspec.to_builtins(status), "state": status.state} for status in statuses])
     elif name is not None and statuses:
@@ -121,7 +121,8 @@ def _resolve(
     async def work(store: MetadataStore, tables: IcebergTables) -> Resolution:
         return await resolve(store, tables, await find_table(store, name))
 
-    done = _with_lake(settings, work, writes=True)
+    with progress(f"resolving {name}", quiet=as_json):
+        done = _with_lake(settings, work, writes=True)
     postponed = _request_refresh(settings, server_url, token_file)
     if as_json:
         print_json({**msgspec.to_builtins(done), "refreshing": postponed is None})
@@ -152,11 +153,9 @@ def _print_all(statuses: list[IcebergTableStatus]) -> None:
     if not statuses:
         click.echo("no Iceberg tables")
         return
-    table = Table(box=None, pad_edge=False, header_style="")
-    for column in ("table", "state", "snapshot", "position", "files", "behind", "committed"):
-        table.add_column(column, justify="right" if column in ("files", "behind") else "left", no_wrap=True)
-    for status in statuses:
-        table.add_row(
+    header = ("table", "state", "snapshot", "position", "files", "behind", "committed")
+    rows = [
+        [
             status.table,
             status.state,
             str(status.snapshot or ""),
@@ -164,8 +163,10 @@ def _print_all(statuses: list[IcebergTableStatus]) -> None:
             "" if status.files is None else f"{status.files:,}",
             "" if status.behind is None else f"{status.behind:,}",
             _time(status.committed_at),
-        )
-    Console(width=max(Console().width, 120)).print(table)
+        ]
+        for status in statuses
+    ]
+    print_rows(header, rows, right=("snapshot", "position", "files", "behind"))
     for status in statuses:
         if status.stopped:
             click.echo(f"\n{status.table} is stopped: {status.stopped}")
@@ -200,4 +201,4 @@ def _attempts(trouble: FailingTable) -> str:
 
 
 def _time(ms: int | None) -> str:
-    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return "" if ms is None else time_text(ms)

@@ -31,4 +31,10 @@ _SHORT_HELPS = {
     short_help="Create, list, expire and roll back snapshots of tables.",
 )
 def commands() -> None:
-    """Create, list and expire named snapshots of tables, clean up files, and roll tables back."""
+    """Create, list and expire named snapshots of tables, clean up files, and roll tables back.
+
+    \b
+    Examples:
+      astha snapshot create sales.orders --tag q1-close
+      astha snapshot list
+    """

@@ -12,10 +12,11 @@ import msgspec
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
+from astha.cli.progress import progress
 from astha.settings import Settings
 from components.lib.lake.table_lookup import find_table
 from components.snapshotter.cli_context import CliContext, run_with_context
-from components.snapshotter.cli_output import print_reports, print_rows, to_record
+from components.snapshotter.cli_output import print_reports, print_snapshots, to_record
 from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
@@ -70,16 +71,15 @@ def create_command(
 
 
 async def _wait_for_result(context: CliContext, row: TableSnapshot, timeout_s: float, *, quiet: bool) -> TableSnapshot:
-    if not quiet:
-        click.echo("requested; waiting until Iceberg contains everything inserted before", err=True)
     end = context.clock.monotonic() + timeout_s
-    while context.clock.monotonic() < end:
-        found = await context.store.list_snapshots(row.table_id, after=row.id - 1, limit=1)
-        if not found or found[0].id != row.id:
-            raise Failure("the table was dropped", Exit.PROBLEM)
-        if found[0].status != "requested":
-            return found[0]
-        await context.clock.sleep(_POLL_S)
+    with progress("requested; waiting until Iceberg contains everything inserted before", quiet=quiet):
+        while context.clock.monotonic() < end:
+            found = await context.store.list_snapshots(row.table_id, after=row.id - 1, limit=1)
+            if not found or found[0].id != row.id:
+                raise Failure("the table was dropped", Exit.PROBLEM)
+            if found[0].status != "requested":
+                return found[0]
+            await context.clock.sleep(_POLL_S)
     return row
 
 
@@ -107,7 +107,7 @@ def list_command(name: str | None, everything: bool, reload: Callable[[], Settin
     if as_json:
         print_json(rows)
     else:
-        print_rows(rows)
+        print_snapshots(rows)
 
 
 @click.command("expire", short_help="Expire snapshots by policy or by tag.")
@@ -138,7 +138,9 @@ def expire_command(
         reports = []
         if not dry_run and not tags:
             await context.require_clock()
-        for table in await context.tables_of(name):
+        tables = await context.tables_of(name)
+        for number, table in enumerate(tables):
+            show("", number, len(tables))
             await _require_tags(context, table, tags)
             try:
                 reports.append(await (await context.expiration()).expire(table, tags=tags, dry_run=dry_run))
@@ -146,7 +148,9 @@ def expire_command(
                 reports.append(context.failed(table, str(problem)))
         return reports
 
-    _show(run_with_context(reload(), expire), "expires" if dry_run else "expired", dry_run, as_json)
+    with progress("expiring snapshots", quiet=as_json, unit="tables") as show:
+        reports = run_with_context(reload(), expire)
+    _show(reports, "expires" if dry_run else "expired", dry_run, as_json)
 
 
 async def _require_tags(context: CliContext, table: LakeTable, tags: Sequence[str]) -> None:
@@ -199,7 +203,8 @@ def clean_command(
         reports = await (await context.cleanup()).clean(dry_run=dry_run)
         return reports, await (await context.cleanup()).clean_intents(stale_s or least_s, dry_run=dry_run)
 
-    reports, uploads = run_with_context(settings, clean)
+    with progress("cleaning up", quiet=as_json):
+        reports, uploads = run_with_context(settings, clean)
     if not as_json:
         verb = "would be deleted" if dry_run else "deleted"
         for path in uploads.deleted:
@@ -238,12 +243,14 @@ def rollback_command(
     async def perform(context: CliContext) -> RollbackPlan:
         return await (await context.rollback()).roll_back(await find_table(context.store, name), snapshot)
 
-    found = run_with_context(settings, plan)
+    with progress(f"planning the rollback of {name}", quiet=as_json):
+        found = run_with_context(settings, plan)
     changes = bool(found.removed or found.restored)
     if changes and not dry_run:
         if not yes:
             _confirm(name, found)
-        found = run_with_context(settings, perform)
+        with progress(f"rolling {name} back", quiet=as_json):
+            found = run_with_context(settings, perform)
     if as_json:
         counts = {"removed": len(found.removed), "restored": len(found.restored), "rows": found.rows}
         print_json({"table": name, "snapshot_id": found.snapshot_id, "changed": changes and not dry_run, **counts})
