@@ -48,7 +48,9 @@ def missing_extras(module: str) -> tuple[str, ...]:
 def extras_with(module: str) -> tuple[str, ...]:
     """Returns the extras that contain the package of ``module``."""
     package = module.partition(".")[0]
-    return tuple(sorted(extra for extra, packages in _packages().items() if package in packages and extra != "dev"))
+    return tuple(
+        sorted(extra for extra, packages in _packages().items() if package in packages and extra not in ("all", "dev"))
+    )
 
 
 def remedy_for(wanted: str, absent: str | None = None) -> str | None:

@@ -19,7 +19,7 @@ def init_command(directory: Path, force: bool) -> None:
 
     \b
     Example:
-      astha init shop && cd shop && astha up
+      astha init shop
     """
     from astha.cli.project import write_project
 

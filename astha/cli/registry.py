@@ -147,12 +147,13 @@ def _status_within(url: str, wait_s: float) -> SchemaStatus:
 def locations_command(url: str, warehouse: str | None, streams: str | None, yes: bool, as_json: bool) -> None:
     """Show where new tables and the objects of topics go, or change it.
 
-    \b
-    astha registry locations
-    astha registry locations --warehouse s3://lake/prod
-
     Tables and objects that exist stay where they are, and are found there. Add the former location to lake.roots, so
     that objects of topics below it can be deleted when their retention ends. Restart the daemons afterwards.
+
+    \b
+    Examples:
+      astha registry locations
+      astha registry locations --warehouse s3://lake/prod
     """
     from astha.cli.store import with_store
     from astha.locations import canonical

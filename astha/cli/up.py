@@ -32,7 +32,7 @@ def up_command(reload: Callable[[], Settings]) -> None:
 
     \b
     Example:
-      mkdir shop && cd shop && astha up
+      astha up
     """
     from astha.cli.project import SERVER_DIRECTORY, SETTINGS_FILE, embedded_directory, write_project
     from astha.cli.run import run_daemon

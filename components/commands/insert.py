@@ -83,7 +83,7 @@ def insert_command(
     Examples:
       astha insert shop.orders orders.parquet more.csv
       astha insert shop.orders - --format json < orders.jsonl
-      astha insert shop.orders day/*.csv --id 2026-11-18
+      astha insert shop.orders orders.parquet --id 2026-11-18
     """
     # Imported here: help does not wait for Arrow.
     from components.commands.insert_run import InsertRun, RejectsFile, insert_all
