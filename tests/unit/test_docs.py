@@ -81,3 +81,9 @@ def test_links_lead_somewhere(document: Path) -> None:
 def _anchors(document: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readmes_python_is_run_on_its_own_page() -> None:
+    """A test of `docs/python.md` runs the code of that page."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block in (ROOT / "docs" / "python.md").read_text()
