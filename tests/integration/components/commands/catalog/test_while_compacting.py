@@ -193,12 +193,16 @@ async def test_duckdb(serve: Serve, site: Site) -> None:
 
 @pytest.mark.long  # `make rck` runs it
 async def test_spark(site: Site, url: str, lake: LakeSettings, tmp_path: Path) -> None:
-    with CatalogProcess(tmp_path, url, lake.warehouse) as catalog:
+    catalog = CatalogProcess(tmp_path, url, lake.warehouse)
+    try:
+        await asyncio.to_thread(catalog.start)  # it writes to the registry, which the site's daemon may have locked
         spark = await asyncio.to_thread(Spark, tmp_path, {"type": "rest", "uri": catalog.uri})
         try:
             await site.require_right_counts(SparkSql(spark))
         finally:
             await asyncio.to_thread(spark.__exit__, None, None, None)
+    finally:
+        await asyncio.to_thread(catalog.stop)
 
 
 def _until_committed(work: Callable[[], Any], refusals: Refusals) -> None:
