@@ -67,7 +67,7 @@ matrix: setup ## run what depends on PostgreSQL on versions 14 to 18 (VERSIONS="
 	$(RUN) -m tests.matrix $(VERSIONS)
 
 thorough: setup ## run the combinations of databases and storages that `make test` leaves out for their time
-	$(RUN) -m pytest -q -m long tests/e2e tests/integration
+	$(RUN) -m pytest -q -m long tests/contracts tests/e2e tests/integration
 
 rck: setup ## run Iceberg's REST Compatibility Kit and Spark SQL against `astha catalog` (fetches them, needs Java)
 	$(RUN) -m pytest -q -m "slow or long" tests/rck tests/integration/components/commands/catalog

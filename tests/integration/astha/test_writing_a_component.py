@@ -87,7 +87,9 @@ def test_the_tests_of_the_page_pass(written: Path) -> None:
 @pytest.mark.slow
 def test_the_code_of_the_page_is_typed(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(written)
-    report, errors, _ = mypy.run(["--strict", "--no-error-summary", "--cache-dir", "cache", *COMPONENTS])
+    cache = ROOT / ".mypy_cache"  # that of `make lint`, whose configuration it needs
+    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(cache)]
+    report, errors, _ = mypy.run([*config, "--strict", "--no-error-summary", *COMPONENTS])
     assert (report, errors) == ("", "")
 
 
