@@ -1,4 +1,4 @@
-"""docs/writing-a-component.md and `astha component new`: their code is tested, loaded and run by a daemon."""
+"""docs/how-to/write-a-component.md and `astha component new`: their code is tested, loaded and run by a daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.astha.processes import ROOT, Astha, Daemon
 from tests.samples import segment
 from tests.waiting import eventually
 
-PAGE = ROOT / "docs" / "writing-a-component.md"
+PAGE = ROOT / "docs" / "how-to" / "write-a-component.md"
 COMPONENTS = {"topic_sizes": False, "topic_totals": True}  # name: durable
 
 
