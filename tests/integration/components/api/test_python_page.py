@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -95,6 +96,6 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     assert "ModuleNotFoundError: astha.connect needs pyarrow, which is not installed: pip install 'astha[lake]'" in (
         ended.stderr
     )
-    monkeypatch.setitem(sys.modules, "polars", None)
+    monkeypatch.setitem(cast("dict[str, Any]", sys.modules), "polars", None)
     with pytest.raises(ConfigError, match=r"to_polars needs polars, which is not installed: pip install polars"):
         _library("polars")

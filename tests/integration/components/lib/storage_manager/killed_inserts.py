@@ -13,6 +13,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
+import pytest
+
 import components.commands.insert as command
 from components.lib.lake.storage.objects import Objects
 from registry.stores.sql.files import SqlFiles
@@ -52,11 +54,10 @@ def kill_at(point: str) -> None:
 
         return step
 
-    Objects.write = wrapped(Objects.write, "write")  # type: ignore[method-assign]
-    SqlFiles.register_files = wrapped(  # type: ignore[method-assign]
-        SqlFiles.register_files, "register", "before register"
-    )
-    command.print_json = lambda _: reached("answer")  # type: ignore[assignment]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Objects, "write", wrapped(Objects.write, "write"))
+    patch.setattr(SqlFiles, "register_files", wrapped(SqlFiles.register_files, "register", "before register"))
+    patch.setattr(command, "print_json", lambda _: reached("answer"))
 
 
 def main(url: str, *files: str) -> None:

@@ -19,6 +19,7 @@ from pyiceberg.schema import Schema
 from components.commands.insert import insert_command
 from registry.contract import MetadataStore
 from tests.contracts.contents import assert_counted
+from tests.doubles.clock import ManualClock
 from tests.lake import EVERYTHING, FULL_ROW, create_table, files_below, read_rows, table_schema
 
 FLAT = Schema(*(field for field in EVERYTHING.fields if field.field_type.is_primitive))
@@ -42,7 +43,9 @@ ROWS: list[dict[str, Any]] = [{"id": 1, "name": "a", "day": "2024-05-01"}, {"id"
 READ = [{"id": 1, "name": "a", "day": date(2024, 5, 1)}, {"id": 2, "name": None, "day": None}]
 
 
-async def test_files_of_all_formats(url: str, store: MetadataStore, warehouse: Path, tmp_path: Path) -> None:
+async def test_files_of_all_formats(
+    url: str, store: MetadataStore, clock: ManualClock, warehouse: Path, tmp_path: Path
+) -> None:
     table = await create_table(store, warehouse)
     pq.write_table(pa.Table.from_pylist(READ), tmp_path / "a.parquet")
     csv = written(tmp_path / "b.csv", "day,id,name\n2024-05-01,1,a\n,2,\n")
@@ -54,6 +57,7 @@ async def test_files_of_all_formats(url: str, store: MetadataStore, warehouse: P
     assert sorted(await read_rows(store, table), key=lambda row: int(row["id"])) == [READ[0]] * 3 + [READ[1]] * 3
     assert {path for one in summary["inserts"] for path in one["files"]} == files_below(warehouse)
     await assert_counted(store, table.id)
+    clock.advance(10**13)  # the command recorded its intents by the real clock
     assert await store.list_stale_intents(0) == []
 
 
@@ -253,7 +257,7 @@ async def test_csv_of_every_flat_type(url: str, store: MetadataStore, warehouse:
     ],
 )
 async def test_refused_rows_are_named_and_leave_nothing(
-    url: str, store: MetadataStore, warehouse: Path, tmp_path: Path, name: str, text: str, said: str
+    url: str, store: MetadataStore, clock: ManualClock, warehouse: Path, tmp_path: Path, name: str, text: str, said: str
 ) -> None:
     table = await create_table(store, warehouse)
     result = await insert(url, "shop.orders", written(tmp_path / name, text))
@@ -262,6 +266,7 @@ async def test_refused_rows_are_named_and_leave_nothing(
     assert name in result.output
     assert files_below(warehouse) == set()
     assert await store.list_files(table.id) == []
+    clock.advance(10**13)
     assert await store.list_stale_intents(0) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -51,7 +52,7 @@ def of_polars() -> polars.DataFrame:
     return polars.DataFrame([ROW, EMPTY], schema_overrides=kinds)
 
 
-FRAMES = {
+FRAMES: dict[str, Callable[[], Any]] = {
     "pandas": of_pandas,
     "pandas, nullable types": lambda: of_pandas().convert_dtypes(),
     "pandas, index of gaps": lambda: of_pandas().set_axis([10, 5]),
