@@ -17,4 +17,12 @@ _API = {"connect": "connect", "open": "open_async", "Lake": "Lake", "AsyncLake":
 def __getattr__(name: str) -> object:
     if name not in _API:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("components.api"), _API[name])
+    try:
+        return getattr(import_module("components.api"), _API[name])
+    except ModuleNotFoundError as error:
+        from astha.extras import remedy_for
+
+        raise ModuleNotFoundError(
+            f"astha.{name} needs {error.name}, which is not installed: {remedy_for('components.api', error.name)}",
+            name=error.name,
+        ) from error

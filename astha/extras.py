@@ -14,6 +14,7 @@ from importlib.util import find_spec
 DISTRIBUTION = "astha"
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {
+    "components.api": ("lake",),  # topics need streams too
     "components.compactor.cli": ("lake",),  # only merging needs Spark; the first match counts
     "components.compactor": ("lake", "spark"),
     "components.iceberg_updater": ("lake",),

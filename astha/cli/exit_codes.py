@@ -30,9 +30,9 @@ class Exit(IntEnum):
 LEGEND = f"""\b
 Exit codes:
   {Exit.OK:<3} success
-  {Exit.PROBLEM:<3} a problem was found: a schema that is not current, an open circuit, a refused request
+  {Exit.PROBLEM:<3} a problem was found, such as an open circuit or a refused request
   {Exit.USAGE:<3} wrong usage, settings, subscriptions or input: correct it
-  {Exit.UNAVAILABLE:<3} the registry or the daemon is not reachable, or could not be checked: try again later
+  {Exit.UNAVAILABLE:<3} the registry or the daemon can't be reached or checked: try again later
   {Exit.INTERNAL:<3} a bug in Astha: set {TRACEBACK_SETTING}=1 for a traceback, and report it
   {Exit.INTERRUPTED:<3} interrupted"""
 

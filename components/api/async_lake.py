@@ -58,7 +58,10 @@ class InsertSummary(msgspec.Struct, frozen=True):
 
 
 class AsyncLake:
-    """Opened by `astha.open`, and used in the event loop that opened it. Safe for concurrent calls."""
+    """Opened by `astha.open`, and used in the event loop that opened it. Safe for concurrent calls.
+
+    `Lake` has the same methods and documents them. `consume` is an asynchronous iterator here.
+    """
 
     def __init__(self, session: LakeSession, stack: AsyncExitStack) -> None:
         self._session = session
@@ -69,7 +72,7 @@ class AsyncLake:
         self._appending: Producer | None = None
 
     async def tables(self) -> list[str]:
-        """Returns the names of all tables, sorted."""
+        """As `Lake.tables`."""
         return sorted(full_name(table) for table in await self._store.list_tables())
 
     async def create_table(
@@ -83,9 +86,7 @@ class AsyncLake:
         location: str | None = None,
         if_not_exists: bool = False,
     ) -> None:
-        """``columns`` are types by name, such as ``{"id": "long!", "ts": "timestamptz"}`` (``!``: required), or an
-        Arrow schema. Raises AlreadyExists.
-        """
+        """As `Lake.create_table`."""
         found = (
             columns_of(columns)
             if isinstance(columns, pa.Schema)
@@ -98,12 +99,7 @@ class AsyncLake:
         await create_table(self._store, place, schema, dict(properties or {}), if_not_exists)
 
     async def insert(self, table: str, data: Data | str | Path, *, id: str | None = None) -> InsertSummary:  # noqa: A002
-        """Inserts all rows or none, and returns when they are registered.
-
-        ``data`` is an Arrow table or batches of one, a data frame of pandas or Polars, a DuckDB relation, a list of
-        mappings, or the path of a Parquet, CSV or JSON file. With ``id``, an insert that is repeated changes nothing,
-        whatever the data. Raises `RowsRefused` with row and column; nothing was written then.
-        """
+        """As `Lake.insert`."""
         manager = await self._manager()
         if isinstance(data, str | Path):
             path, kind = Path(data), format_of(str(data))
@@ -119,9 +115,7 @@ class AsyncLake:
         return InsertSummary(result.rows, len(result.files))
 
     async def wait_visible(self, table: str, *, timeout_s: float = 60.0) -> None:
-        """Returns when Iceberg has everything that was inserted before the call. Raises TimeoutError: a daemon with
-        the component iceberg_updater makes it so.
-        """
+        """As `Lake.wait_visible`."""
         position, comparison = await self._store.position(), RegistryComparison(self._store)
         try:
             async with asyncio.timeout(timeout_s):
@@ -150,9 +144,7 @@ class AsyncLake:
         snapshot: str | int | None = None,
         limit: int | None = None,
     ) -> Scan:
-        """The rows that Iceberg has now, or those of a snapshot, by its id or tag. ``where`` is a filter in Iceberg's
-        syntax, such as ``id > 5 and region = 'eu'``; only files that may match are read.
-        """
+        """As `Lake.scan`."""
         row = await self._session.find_table(table)
         tables = await self._session.iceberg_tables()
         iceberg = await asyncio.to_thread(tables.load, row)
@@ -168,10 +160,7 @@ class AsyncLake:
         return Scan(iceberg.scan(selected_fields=tuple(columns), snapshot_id=snapshot_id, limit=limit, **chosen))
 
     async def snapshot(self, table: str, tag: str | None = None, *, timeout_s: float = 600.0) -> int:
-        """Requests a snapshot that contains everything inserted before, and waits for it. Returns its id.
-
-        Raises TimeoutError: the request stays, and a daemon with the component snapshotter fulfils it.
-        """
+        """As `Lake.snapshot`."""
         row = await self._session.find_table(table)
         request = await self._store.request_snapshot(row.id, tag=tag, reason="astha.connect")
         try:
@@ -189,24 +178,20 @@ class AsyncLake:
         return found.snapshot_id
 
     async def rollback(self, table: str, snapshot: str | int) -> int:
-        """Rolls the table back to the files of a snapshot, by its id or tag. Returns the change of its row count.
-
-        Raises `CantRollBack` if a file of the snapshot is gone.
-        """
+        """As `Lake.rollback`."""
         rollback = await CliContext(self._session).rollback()
         return (await rollback.roll_back(await self._session.find_table(table), str(snapshot))).rows
 
     async def topics(self) -> list[str]:
-        """Returns the names of all topics, sorted."""
+        """As `Lake.topics`."""
         return sorted(topic.name for topic in await self._store.list_topics())
 
     async def create_topic(self, topic: str, partitions: int = 1, *, retention_ms: int | None = None) -> None:
+        """As `Lake.create_topic`."""
         await self._store.create_topic(topic, partitions, retention_ms=retention_ms)
 
     async def produce(self, topic: str, records: Records, *, partition: int | None = None) -> int:
-        """Appends records in order, durable when it returns. Returns how many. A record's key decides its partition;
-        records without one take turns.
-        """
+        """As `Lake.produce`."""
         from components.commands.topics.produce_run import partition_chooser
         from components.lib.streams.format import NewRecord
 
@@ -224,10 +209,7 @@ class AsyncLake:
     async def consume(
         self, topic: str, *, group: str | None = None, max_records: int | None = None
     ) -> AsyncIterator[Record]:
-        """Yields the records of all partitions up to their present ends; in order within a partition.
-
-        With a group, begins where it stopped, and commits what was yielded when the caller asks for more.
-        """
+        """As `Lake.consume`."""
         from components.lib.streams.consumer import Consumer
         from components.lib.streams.offset_spec import resolve_offsets
         from components.lib.streams.offsets import GroupOffsets
@@ -280,6 +262,14 @@ async def open_async(
 ) -> AsyncIterator[AsyncLake]:
     """Opens the lake of a registry: ``url``, or that of the settings (a file, the environment), which also name the
     storage. With ``create``, creates or migrates the registry first. Leaving the block waits for what is in progress.
+
+    >>> async def main() -> list[bytes]:
+    ...     async with astha.open("sqlite:///other.db", create=True) as lake:
+    ...         await lake.create_topic("visits")
+    ...         await lake.produce("visits", ["first"])
+    ...         return [record.value async for record in lake.consume("visits")]
+    >>> asyncio.run(main())
+    [b'first']
     """
     flags = {} if url is None else {"registry": {"url": url}}
     settings = load_settings(None if config is None else Path(config), flags)

@@ -110,7 +110,8 @@ async def _insert_one(manager: StorageManager, run: InsertRun, name: str, watch:
                 return await manager.insert(run.table, watch(name, source), insert_id=run.id_of(name))
             rejects = run.rejects.of(name)
             rows = read_fitting(file, size, kind, target.schema, rejects, fill_missing=fill)
-            return await manager.insert(run.table, run.rejects.synced(rows), insert_id=run.id_of(name))
+            read = watch(name, RowSource(rows, lambda: 0 if size is None else file.tell(), size))
+            return await manager.insert(run.table, run.rejects.synced(read), insert_id=run.id_of(name))
     except RowsRefused as refused:
         raise await asyncio.to_thread(_counted, run, name, target.schema, refused) from refused
 

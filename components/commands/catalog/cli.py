@@ -27,7 +27,7 @@ def catalog_command(*, reload: Callable[[], Settings]) -> None:
     \b
     Examples:
       astha catalog
-      astha catalog --registry postgresql://astha@db/registry --set catalog.port=8181
+      astha catalog --registry postgresql://db/registry --set catalog.port=8181
     """
     from components.commands.catalog.process import serve
 

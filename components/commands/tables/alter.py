@@ -82,7 +82,7 @@ def alter_command(
     Examples:
       astha tables alter sales.orders --add note:string --widen count:long
       astha tables alter sales.orders --rename price=net --drop gross
-      astha tables alter sales.orders --property owner=sales --rename-table sales.sold
+      astha tables alter sales.orders --property owner=me --rename-table sales.new
     """
     try:
         changes = _changes(options)

@@ -73,9 +73,9 @@ def create_command(
 
     \b
     Examples:
-      astha tables create sales.orders --column id:long! --column ts:timestamptz --partition-by 'day(ts)'
+      astha tables create web.hits --column ts:date --partition-by 'month(ts)'
       astha tables create sales.orders --schema orders.yaml
-      astha tables create sales.orders --like orders.parquet --sort-by id --location s3://lake/orders
+      astha tables create sales.orders --like orders.parquet --sort-by id
 
     The location must not be shared with another table. Before anything is registered, a small object is written there,
     read back and deleted.

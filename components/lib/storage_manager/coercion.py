@@ -1,7 +1,8 @@
 """Coerces Arrow data to a table's schema, or refuses all of it with the first row and column that cannot be coerced.
 
-Lossless casts are made (int to long, milliseconds to microseconds, a dictionary to its values); the values decide
-whether a cast is lossless. Casts that need an interpretation (text to a number, local time to an instant) are refused.
+Lossless casts are made (int to long, milliseconds to microseconds, a dictionary to its values, whole doubles of pandas
+to integers); the values decide whether a cast is lossless. Casts that need an interpretation (text to a number, local
+time to an instant) are refused.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from components.lib.lake.files.arrow_nested import inside
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.storage_manager.errors import RowsRefused
+
+_EXACT_INTEGERS = float(2**53)
+"""From here on a double does not represent all integers: it may have been another one."""
 
 
 def coerce(data: pa.Table, schema: TableSchema, *, first_row: int = 1, fill_missing: bool = False) -> pa.Table:
@@ -95,7 +100,7 @@ def _cast(data: pa.Table, field: pa.Field, first_row: int) -> pa.ChunkedArray:
     column = data.column(field.name)
     if column.type == field.type:
         return column
-    if not castable(column.type, field.type):
+    if not castable(column.type, field.type) and not _is_integers_of_pandas(data.schema, column.type, field.type):
         raise RowsRefused(f"is {column.type} where the table has {field.type}", column=field.name)
     try:
         return _cast_values(column, field.type)
@@ -113,10 +118,34 @@ def _cast(data: pa.Table, field: pa.Field, first_row: int) -> pa.ChunkedArray:
 
 def _cast_values(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+        column = _decoded(column)
+    if types.is_floating(column.type) and types.is_integer(wanted):
+        beyond = pc.any(pc.greater_equal(pc.abs(column), _EXACT_INTEGERS)).as_py()
+        if beyond:
+            raise pa.ArrowInvalid("a double does not represent all integers of this size")
     if types.is_integer(column.type) and types.is_decimal(wanted):  # Arrow checks the type's range, not the values
         column = column.cast(pa.decimal128(38, wanted.scale))
     return column.cast(wanted, safe=True)
+
+
+def _is_integers_of_pandas(schema: pa.Schema, given: pa.DataType, wanted: pa.DataType) -> bool:
+    """pandas makes doubles of integers when some are null, in frames and in the Parquet files that it writes."""
+    of_pandas = schema.metadata is not None and b"pandas" in schema.metadata
+    return bool(of_pandas and types.is_float64(given) and types.is_integer(wanted))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns the values of a dictionary. Arrow decodes no views, which Polars uses for its categories."""
+    kind = column.type.value_type
+    if types.is_string_view(kind):
+        indices = column.type.index_type
+        plain = pa.dictionary(indices, pa.large_string(), column.type.ordered)
+        chunks = [
+            pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string()))
+            for chunk in column.chunks
+        ]
+        column, kind = pa.chunked_array([chunk.cast(plain) for chunk in chunks], plain), pa.large_string()
+    return column.cast(kind)
 
 
 def _casts(column: pa.ChunkedArray, wanted: pa.DataType) -> bool:

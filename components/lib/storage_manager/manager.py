@@ -215,6 +215,8 @@ class StorageManager:
         first_row = 1
         batches = iter(data)
         while (batch := await _next(batches)) is not None:
+            if not isinstance(batch, pa.Table | pa.RecordBatch):
+                raise _not_rows(f"an iterable of {type(batch).__name__}", "list(rows) makes a list of it")
             rows = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
             parts = await self.prepare(rows, target, first_row)
             await upload.write(buffers.add(parts, self.clock.monotonic()))
@@ -306,11 +308,16 @@ def _is_whole(data: pa.Table | Sequence[Row] | Batches) -> TypeGuard[pa.Table | 
     if isinstance(data, pa.Table | pa.RecordBatch):
         return True
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
-        raise TypeError(
-            f"rows are an Arrow table, a data frame of pandas or Polars, record batches or a list of mappings, not a "
-            f"{type(data).__name__}: pyarrow.Table.from_pandas or pyarrow.table may make a table of it"
-        )
+        way = "collect() makes a data frame of it" if hasattr(data, "collect") else "pyarrow.table may make one of it"
+        raise _not_rows(f"a {type(data).__name__}", way)
     return isinstance(data, Sequence) and not any(isinstance(row, pa.Table | pa.RecordBatch) for row in data[:1])
+
+
+def _not_rows(given: str, way: str) -> TypeError:
+    return TypeError(
+        "rows are an Arrow table, a data frame of pandas or Polars, record batches or a list of mappings, not "
+        f"{given}: {way}"
+    )
 
 
 async def _next(batches: Iterator[pa.RecordBatch | pa.Table]) -> pa.RecordBatch | pa.Table | None:

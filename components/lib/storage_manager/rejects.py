@@ -39,7 +39,7 @@ def fitting(
         try:
             yield convert(low, high)
         except RowsRefused as refused:
-            if refused.row is None and high - low == length > 1:
+            if refused.row is None and high - low == length:
                 raise
             if high - low == 1:
                 reject(Reject(number(low), refused.column, refused.why, values(low)))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 import astha
-from astha.errors import AsthaError
+from astha.errors import AsthaError, ConfigError
+from components.api.scan import _library
 from components.lib.storage_manager import RowsRefused
 from registry.errors import NotFound
 from tests.integration.astha.processes import ROOT, Astha
@@ -83,3 +87,15 @@ async def test_the_blocking_lake_works_inside_a_running_loop(url: str, directory
 def test_the_module_loads_the_api_on_first_use() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         astha.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without the extra `lake`: in a process of its own, because Arrow is loaded here."""
+    program = "import sys; sys.modules['pyarrow'] = None; import astha; astha.connect"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "ModuleNotFoundError: astha.connect needs pyarrow, which is not installed: pip install 'astha[lake]'" in (
+        ended.stderr
+    )
+    monkeypatch.setitem(cast("dict[str, Any]", sys.modules), "polars", None)
+    with pytest.raises(ConfigError, match=r"to_polars needs polars, which is not installed: pip install polars"):
+        _library("polars")

@@ -1,9 +1,10 @@
-"""`astha completion`: bash completes with the printed script; zsh and fish where they are installed."""
+"""`astha completion`: bash, zsh and fish complete with the printed scripts."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from astha.cli import main
 from astha.cli.completion import SHELLS
 from tests.integration.astha.processes import ROOT
+from tests.servers.packages import find_program
 from tests.unit.astha.cli.test_imports import HEAVY_FOR_HELP, packages
 
 ASTHA = f"""#!{sys.executable}
@@ -59,40 +61,59 @@ def complete_in_bash(environment: dict[str, str], words: str) -> list[str]:
     return ended.stdout.split()
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("astha re", ["refresh", "registry", "resume"]),
-        ("astha tables d", ["describe", "drop"]),
-        ("astha completion ''", list(SHELLS)),
-        ("astha status --wat", ["--watch"]),
-        ("astha compaction run x --strategy z", ["zorder"]),
-    ],
-)
+EMPTY = "''"
+CASES = [
+    ("astha re", ["refresh", "registry", "resume"]),
+    ("astha tables d", ["describe", "drop"]),
+    (f"astha completion {EMPTY}", list(SHELLS)),
+    ("astha status --wat", ["--watch"]),
+    ("astha compaction run x --strategy z", ["zorder"]),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), CASES)
 def test_bash_completes(environment: dict[str, str], words: str, expected: list[str]) -> None:
     assert complete_in_bash(environment, words) == expected
 
 
-def installed(shell: str) -> str:
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} is not installed: nothing here has read its script")
-    return program
-
-
-def test_fish_completes(environment: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "expected"), CASES[::2])
+def test_fish_completes(environment: dict[str, str], tmp_path: Path, words: str, expected: list[str]) -> None:
+    fish = find_program("fish", "fish")
     (tmp_path / "astha.fish").write_text(script("fish"))
-    command = f"source {tmp_path}/astha.fish; complete -C 'astha re'"
+    command = f"source {tmp_path}/astha.fish; complete -C {shlex.quote(words.removesuffix(EMPTY))}"
     ended = subprocess.run(
-        [installed("fish"), "--no-config", "-c", command],
-        env={**environment, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=True,
+        [fish.path, "--no-config", "-c", command],
+        env={**environment, **fish.environment, "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    assert [line.split("\t")[0] for line in ended.stdout.splitlines()] == ["refresh", "registry", "resume"]
+    assert [line.split("\t")[0] for line in ended.stdout.splitlines()] == sorted(expected), ended.stderr
 
 
-def test_zsh_accepts_the_script() -> None:
-    """Completion itself needs a terminal with zsh's line editor."""
-    subprocess.run([installed("zsh"), "-n"], input=script("zsh"), text=True, check=True, timeout=60)
+ZSH = """
+module_path+=({modules})
+compdef() {{ :; }}
+_describe() {{ print -rl -- "${{(@P)3}}"; }}
+compadd() {{ print -rl -- "${{(@P)5}}"; }}
+{script}
+words=({words})
+CURRENT=${{#words}}
+_astha_completion
+"""
+"""zsh's own functions `_describe` and `compadd` need a terminal; these print the array that they are given."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "expected"), CASES[::2])
+def test_zsh_completes(environment: dict[str, str], words: str, expected: list[str]) -> None:
+    zsh = find_program("zsh", "zsh")
+    modules = " ".join(map(str, zsh.path.parents[1].glob("usr/lib/*/zsh/*")))  # of an unpacked package
+    text = ZSH.format(script=script("zsh"), words=words, modules=modules)
+    ended = subprocess.run(
+        [zsh.path, "-f", "-c", text], env={**environment, **zsh.environment},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert [line.split(":")[0] for line in ended.stdout.splitlines()] == expected, ended.stderr
 
 
 def test_completing_a_name_imports_no_command(environment: dict[str, str]) -> None:

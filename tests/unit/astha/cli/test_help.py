@@ -77,3 +77,9 @@ def test_a_group_shows_whole_lines(name: str) -> None:
     assert isinstance(group, click.Group)
     for each in group.list_commands(click.Context(group)):
         assert COMMANDS[f"{name} {each}"].get_short_help_str(1_000) in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_line_is_wider_than_a_terminal(name: str) -> None:
+    context = click.Context(COMMANDS[name], info_name=name, terminal_width=80)
+    assert [line for line in COMMANDS[name].get_help(context).splitlines() if len(line) > 80] == []

@@ -19,6 +19,7 @@ from pyiceberg.schema import Schema
 from components.commands.insert import insert_command
 from registry.contract import MetadataStore
 from tests.contracts.contents import assert_counted
+from tests.doubles.clock import ManualClock
 from tests.lake import EVERYTHING, FULL_ROW, create_table, files_below, read_rows, table_schema
 
 FLAT = Schema(*(field for field in EVERYTHING.fields if field.field_type.is_primitive))
@@ -42,7 +43,9 @@ ROWS: list[dict[str, Any]] = [{"id": 1, "name": "a", "day": "2024-05-01"}, {"id"
 READ = [{"id": 1, "name": "a", "day": date(2024, 5, 1)}, {"id": 2, "name": None, "day": None}]
 
 
-async def test_files_of_all_formats(url: str, store: MetadataStore, warehouse: Path, tmp_path: Path) -> None:
+async def test_files_of_all_formats(
+    url: str, store: MetadataStore, clock: ManualClock, warehouse: Path, tmp_path: Path
+) -> None:
     table = await create_table(store, warehouse)
     pq.write_table(pa.Table.from_pylist(READ), tmp_path / "a.parquet")
     csv = written(tmp_path / "b.csv", "day,id,name\n2024-05-01,1,a\n,2,\n")
@@ -54,6 +57,7 @@ async def test_files_of_all_formats(url: str, store: MetadataStore, warehouse: P
     assert sorted(await read_rows(store, table), key=lambda row: int(row["id"])) == [READ[0]] * 3 + [READ[1]] * 3
     assert {path for one in summary["inserts"] for path in one["files"]} == files_below(warehouse)
     await assert_counted(store, table.id)
+    clock.advance(10**13)  # the command recorded its intents by the real clock
     assert await store.list_stale_intents(0) == []
 
 
@@ -86,6 +90,69 @@ async def test_rows_that_dont_fit_are_skipped_with_their_reasons(
     assert all(each["file"] == str(file) and each["reason"] and each["values"] for each in found)
     assert next(each["column"] for each in found if each["row"] == 5) == "id"
     assert (await insert(url, "shop.orders", file, "--on-error", "skip")).exit_code == 2
+
+
+async def skipped(url: str, file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns the summary and the rejects of an insert that skips."""
+    rejects = file.with_suffix(".rejects")
+    result = await insert(url, "shop.orders", file, "--on-error", "skip", "--rejects", rejects, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout), [json.loads(line) for line in rejects.read_text().splitlines()]
+
+
+async def test_rows_of_parquet_that_dont_fit_are_skipped(
+    url: str, store: MetadataStore, warehouse: Path, tmp_path: Path
+) -> None:
+    """Rows of several row groups and of every type: what does not fit is written as it was read."""
+    schema = table_schema(EVERYTHING)
+    table = await create_table(store, warehouse, schema=schema)
+    given = pa.Table.from_pylist([{**FULL_ROW, "id": number} for number in range(1, 8)], schema.arrow())
+    optional = [field.with_nullable(True) for field in given.schema]
+    loose = given.cast(pa.schema(optional)).set_column(
+        given.schema.get_field_index("small"),
+        pa.field("small", pa.int64()),
+        pa.array([-3, 2**40, -3, -3, -(2**40), -3, None]),
+    )
+    loose = loose.set_column(0, pa.field("id", pa.int64()), pa.array([1, 2, None, 4, 5, 6, 7]))
+    file = tmp_path / "a.parquet"
+    pq.write_table(loose, file, row_group_size=2)
+
+    refused = await insert(url, "shop.orders", file)
+    assert refused.exit_code == 2
+    assert "3 rows don't fit: row 2, column 'small': 1099511627776 (int64) does not fit into int32" in refused.stderr
+    assert files_below(warehouse) == set()
+
+    summary, found = await skipped(url, file)
+    assert (summary["rows"], summary["rejected"]) == (4, 3)
+    assert [(each["row"], each["column"]) for each in found] == [(2, "small"), (3, "id"), (5, "small")]
+    assert found[0]["values"]["small"] == 2**40
+    assert set(found[0]["values"]) == set(FULL_ROW)
+    assert [row["id"] for row in await read_rows(store, table)] == [1, 4, 6, 7]
+
+
+async def test_parquet_of_which_no_row_or_no_column_fits(
+    url: str, store: MetadataStore, warehouse: Path, tmp_path: Path
+) -> None:
+    table = await create_table(store, warehouse)
+    optional = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
+    pq.write_table(
+        pa.table({"id": [None, None], "name": ["a", "b"], "day": [None, None]}, optional), tmp_path / "a.parquet"
+    )
+    summary, found = await skipped(url, tmp_path / "a.parquet")
+    assert (summary["rows"], summary["files"], summary["rejected"]) == (0, 0, 2)
+    assert [each["row"] for each in found] == [1, 2]
+    assert await read_rows(store, table) == []
+
+    pq.write_table(pa.table({"id": ["1", "2"], "name": ["a", "b"], "day": [None, None]}), tmp_path / "b.parquet")
+    rejects = tmp_path / "b.rejects"
+    wrong = await insert(url, "shop.orders", tmp_path / "b.parquet", "--on-error", "skip", "--rejects", rejects)
+    assert wrong.exit_code == 2
+    assert "column 'id': is string where the table has int64" in wrong.stderr
+    assert rejects.read_text() == ""
+    one = pa.table({"id": ["1"], "name": ["a"], "day": [None]})
+    pq.write_table(one, tmp_path / "c.parquet")
+    wrong = await insert(url, "shop.orders", tmp_path / "c.parquet", "--on-error", "skip", "--rejects", rejects)
+    assert wrong.exit_code == 2
 
 
 async def test_a_half_done_list_of_files_is_repeated_with_its_id(
@@ -190,7 +257,7 @@ async def test_csv_of_every_flat_type(url: str, store: MetadataStore, warehouse:
     ],
 )
 async def test_refused_rows_are_named_and_leave_nothing(
-    url: str, store: MetadataStore, warehouse: Path, tmp_path: Path, name: str, text: str, said: str
+    url: str, store: MetadataStore, clock: ManualClock, warehouse: Path, tmp_path: Path, name: str, text: str, said: str
 ) -> None:
     table = await create_table(store, warehouse)
     result = await insert(url, "shop.orders", written(tmp_path / name, text))
@@ -199,6 +266,7 @@ async def test_refused_rows_are_named_and_leave_nothing(
     assert name in result.output
     assert files_below(warehouse) == set()
     assert await store.list_files(table.id) == []
+    clock.advance(10**13)
     assert await store.list_stale_intents(0) == []
 
 
