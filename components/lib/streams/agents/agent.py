@@ -34,6 +34,9 @@ log = structlog.get_logger(__name__)
 _DEAD_AFTER_TERMS = 5.0
 """An agent without a new heartbeat for so many lease terms, by our own monotonic clock, is dead."""
 
+_SINGLE_LOOKUPS = 8
+"""Holders of more partitions are looked up with one query per topic."""
+
 
 class AgentSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -284,10 +287,8 @@ class LeaseAgent:
                 missing = NotFound(f"partition {number} of topic {topic!r} does not exist: create it first")
                 results[topic, number] = missing
             results |= await self._acquire(sorted(known))
-        for key in keys:
-            if key not in results:
-                results[key] = await self._not_leader(key)
-        return results
+        refused = [key for key in keys if key not in results]
+        return results | await self._not_leader(refused) if refused else results
 
     async def _acquire(self, keys: Sequence[Key]) -> dict[Key, HeldLease]:
         """Returns those that were free. Reads the watermarks after the leases are acquired."""
@@ -306,20 +307,37 @@ class LeaseAgent:
                 acquired[key] = self._leases[key] = HeldLease(row, watermarks[key])
         return acquired
 
-    async def _not_leader(self, key: Key) -> NotLeader:
-        row = await self._store.get_partition_lease(*key)
-        name = f"partition {key[1]} of topic {key[0]!r}"
-        if row is None or row.leader_agent_id is None:
-            return NotLeader(f"{name} was just released: try again")
-        agent = await self._store.get_agent(row.leader_agent_id)
+    async def _not_leader(self, keys: Sequence[Key]) -> dict[Key, NotLeader]:
+        """Returns an error per partition, which names its holder. Each holder is read once."""
+        holders = await self._holders(keys)
+        known = {holder: await self._refused_by(holder) for holder in set(holders.values()) if holder is not None}
+        errors = {}
+        for key in keys:
+            holder = holders.get(key)
+            why, name = ("was just released: try again", None) if holder is None else known[holder]
+            errors[key] = NotLeader(f"partition {key[1]} of topic {key[0]!r} {why}", name)
+        return errors
+
+    async def _holders(self, keys: Sequence[Key]) -> dict[Key, str | None]:
+        rows: list[PartitionLease | None] = []
+        if len(keys) > _SINGLE_LOOKUPS:
+            for topic in {topic for topic, _ in keys}:
+                rows += await self._store.list_partition_leases(topic=topic)
+        else:
+            rows = [await self._store.get_partition_lease(*key) for key in keys]
+        return {(row.topic, row.partition_id): row.leader_agent_id for row in rows if row is not None}
+
+    async def _refused_by(self, holder: str) -> tuple[str, str | None]:
+        """Returns why a lease of this agent is not ours, and the agent's id if it lives."""
+        agent = await self._store.get_agent(holder)
         if agent is None:
-            return NotLeader(f"{name} was just released: try again")
+            return "was just released: try again", None
         refused = self._refused.setdefault(agent.agent_id, UnchangedTimer(self._clock))
         if refused.seconds(agent.last_heartbeat) >= self._dead_after_s:
             del self._refused[agent.agent_id]
             await self._deregister(agent)
-            return NotLeader(f"{name} was left by agent {agent.agent_id!r}, which is dead: try again")
-        return NotLeader(f"{name} is written by agent {agent.agent_id!r} at {agent.address}", agent.agent_id)
+            return f"was left by agent {agent.agent_id!r}, which is dead: try again", None
+        return f"is written by agent {agent.agent_id!r} at {agent.address}", agent.agent_id
 
     def _refuse_requests(self, error: NotLeader) -> None:
         requests, self._requests = self._requests, {}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from components.lib.streams.agents import AgentSettings, LeaseAgent
+from components.lib.streams.agents import AgentSettings, HeldLease, LeaseAgent
 from components.lib.streams.errors import NotLeader
 from registry.contract import MetadataStore
 from registry.errors import Fenced, NotFound, Unavailable
@@ -37,6 +37,22 @@ async def test_concurrent_acquisitions_share_one_call(store: MetadataStore) -> N
         with pytest.raises(NotFound, match="partition 7"):
             await agent.acquire("orders", 7)
     assert {lease.leader_agent_id for lease in await store.list_partition_leases()} == {None}
+
+
+async def test_the_holder_of_many_partitions_is_looked_up_once(store: MetadataStore) -> None:
+    """After a takeover failed, too: an agent that asks for 10,000 partitions must not make 20,000 calls."""
+    await store.create_topic("many", 100)
+    points = FaultPoints()
+    async with _agent(store, "holder") as holder, _agent(FaultyRegistry(store, points), "late") as late:
+        await asyncio.gather(*(holder.acquire("many", number) for number in range(1, 100)))
+        points.names.clear()
+        found = await asyncio.gather(*(late.acquire("many", n) for n in range(100)), return_exceptions=True)
+        assert len(points.names) < 10, points.names
+    assert isinstance(found[0], HeldLease)
+    for number, error in enumerate(found[1:], 1):
+        assert isinstance(error, NotLeader)
+        assert error.holder == "holder"
+        assert f"partition {number} of topic 'many' is written by agent 'holder'" in str(error)
 
 
 async def test_leases_of_dead_agents_are_released_whatever_the_wall_clock_says(
