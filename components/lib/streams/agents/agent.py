@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.tasks import BackgroundTasks, cancel_and_wait
-from components.lib.streams.agents.leases import HeldLease, Key, plan_rebalance
+from components.lib.streams.agents.leases import HeldLease, Key, plan_rebalance, quota
 from components.lib.streams.errors import NotLeader
 from registry.clock import UnchangedTimer, UnchangedTimers
 from registry.contract import MetadataStore
@@ -180,7 +180,13 @@ class LeaseAgent:
                 self.mark_lost(lease)
 
     async def balance(self) -> None:
-        """Acquires free partitions up to the agent's quota, and releases those beyond it."""
+        """Acquires free partitions up to the agent's quota, and releases those beyond it.
+
+        All agents compute the same quotas, so an agent that is at its quota has nothing to do and reads only its own
+        leases. If a partition is free, another agent is below its quota.
+        """
+        if await self._at_quota():
+            return
         wanted: list[Key] = []
         for topic in self.settings.topics or ():
             with suppress(NotFound):
@@ -201,6 +207,21 @@ class LeaseAgent:
             if lease is not None and not lease.releasing:
                 self._releases.start(lease, self._release_or_expire(lease))
         await self._acquire([key for key in plan.acquire if key not in self._leases])
+
+    async def _at_quota(self) -> bool:
+        """Whether the leases that we hold, which are compared with the registry's, are our quota."""
+        topics = [await self._store.get_topic(name) for name in self.settings.topics or ()]
+        counts = {topic.name: topic.partition_count for topic in topics if topic is not None}
+        if not counts or any(lease.releasing for lease in self._leases.values()):
+            return False
+        mine = list(self._leases.values())
+        self._mark_moved(mine, await self._store.list_partition_leases(agent_id=self.agent_id))
+        agents = await self._store.list_agents(alive_within_ms=self._lease_ms)
+        alive = {agent.agent_id for agent in agents if agent.group == self.settings.group}
+        held = sum(topic in counts for topic, _ in self._leases)
+        if held != quota(self.agent_id, alive, sum(counts.values())):
+            return False
+        return not await self._deregister_dead(agents, ())
 
     async def _deregister_dead(self, agents: Sequence[Agent], holders: Collection[str | None]) -> set[str]:
         """Deregisters others of our group, and holders of its partitions, that have sent no new heartbeat for several
@@ -310,7 +331,8 @@ class LeaseAgent:
     async def _not_leader(self, keys: Sequence[Key]) -> dict[Key, NotLeader]:
         """Returns an error per partition, which names its holder. Each holder is read once."""
         holders = await self._holders(keys)
-        known = {holder: await self._refused_by(holder) for holder in set(holders.values()) if holder is not None}
+        asked = {holders.get(key) for key in keys}
+        known = {holder: await self._refused_by(holder) for holder in asked if holder is not None}
         errors = {}
         for key in keys:
             holder = holders.get(key)

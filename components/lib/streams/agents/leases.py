@@ -57,6 +57,13 @@ class Rebalance(msgspec.Struct, frozen=True):
     acquire: list[Key]
 
 
+def quota(agent_id: str, alive: Collection[str], partitions: int) -> int:
+    """Returns how many of the partitions `agent_id` should hold. Quotas differ by at most one."""
+    agents = sorted({*alive, agent_id})
+    each, rest = divmod(partitions, len(agents))
+    return each + (agents.index(agent_id) < rest)
+
+
 def plan_rebalance(
     agent_id: str, alive: Collection[str], wanted: Sequence[Key], holders: Mapping[Key, str | None]
 ) -> Rebalance:
@@ -66,12 +73,11 @@ def plan_rebalance(
     one. Leases of agents that are not alive can be tried: they may have expired.
     """
     agents = sorted({*alive, agent_id})
-    each, rest = divmod(len(wanted), len(agents))
-    quota = each + (agents.index(agent_id) < rest)
+    most = quota(agent_id, alive, len(wanted))
     mine = [key for key in wanted if holders.get(key) == agent_id]
-    if len(mine) > quota:
-        return Rebalance(mine[quota:], [])
+    if len(mine) > most:
+        return Rebalance(mine[most:], [])
     free = [key for key in wanted if holders.get(key) not in agents]
     # Each agent starts elsewhere, so that two agents rarely try the same partition.
     start = agents.index(agent_id) * len(free) // len(agents)
-    return Rebalance([], [*free[start:], *free[:start]][: quota - len(mine)])
+    return Rebalance([], [*free[start:], *free[:start]][: most - len(mine)])
