@@ -30,7 +30,7 @@ from tests.servers.s3 import S3Server
 
 AGENTS = 10
 SMALL, LARGE = 1_000, 100_000
-RATE = 3_000  # appends per second, of all agents together
+RATE = 2_000  # appends per second, of all agents together
 BUCKET = "partitions"
 _FIND_PAUSE_S = 0.02
 _WAL_MB = 2048
