@@ -18,11 +18,16 @@ from statistics import fmean, median
 from time import perf_counter
 
 import msgspec
+from pydantic import SecretStr
 
-from astha.subscribers.context import LakeSettings
+from astha.clock import SystemLoopClock
+from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.registries import age, new_registry
 from benchmarks.report import Report, percentile, run
 from benchmarks.segments.agent_process import LEASE_S, Acquire, AgentProcess, Offer
+from benchmarks.segments.appends import BATCH
+from components.lib.streams.consumer import Consumer
+from components.lib.streams.read_context import ReadContext
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.models import Partition, Segment
@@ -33,6 +38,7 @@ SMALL, LARGE = 1_000, 100_000
 RATE = 2_000  # appends per second, of all agents together
 BUCKET = "partitions"
 _FIND_PAUSE_S = 0.02
+_READ_BACK = 1_000  # partitions
 _WAL_MB = 2048
 _SERVER = {"shared_buffers": "256MB", "min_wal_size": f"{_WAL_MB}MB", "max_wal_size": "4GB"}
 
@@ -126,6 +132,8 @@ async def partition_figures(report: Report, server: EmbeddedPostgres, s3: S3Serv
             f"{max(idle_mb):.0f} before it held any",
         )  # fmt: skip
         await _verify(report, store, "large", large, appends // large)
+        around = ComponentContext(store, SystemLoopClock(), SecretStr(url), lake)
+        await _read_back(report, around, "large", large, appends // large)
         await _takeover(report, fleet, large)
         await _refresh(report, store)
     await store.close()
@@ -172,6 +180,29 @@ async def _verify(report: Report, store: MetadataStore, topic: str, partitions: 
     assert len(rows) == partitions
     assert {row.high_watermark for row in rows} == {batches}, "appends are missing"
     report.say(f"all {partitions:,} watermarks are right: {perf_counter() - started:.1f} s")
+
+
+async def _read_back(report: Report, around: ComponentContext, topic: str, partitions: int, batches: int) -> None:
+    """Reads some partitions with empty caches. What is in their objects beside them is not read."""
+    chosen = random.Random(9).sample(range(partitions), min(_READ_BACK, partitions))
+    reading, seen = ReadContext(around), dict.fromkeys(chosen, 0)
+    started = perf_counter()
+    async with Consumer(reading.prefetcher, topic, seen) as consumer:
+        while sum(seen.values()) < batches * len(chosen):
+            polled = await consumer.poll(wait_s=1.0)
+            if polled is None:  # it is at all ends
+                break
+            assert all(record.value == BATCH for record in polled.records), "not what was appended"
+            seen[polled.partition_id] += len(polled.records)
+    seconds = perf_counter() - started
+    assert set(seen.values()) == {batches}, "records are missing"
+    gets = reading.cache.counts.requests
+    await reading.close()
+    report.add(
+        "read_back_per_s", len(chosen) / seconds,
+        f"partitions read from their beginning by one consumer with empty caches, {len(chosen):,} of {partitions:,} at "
+        f"random, {batches} appends in as many objects each: {gets / len(chosen):.1f} GETs for each",
+    )  # fmt: skip
 
 
 async def _takeover(report: Report, fleet: Fleet, large: int) -> None:
