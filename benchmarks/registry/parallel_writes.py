@@ -21,17 +21,17 @@ from registry.embedded_postgres import EmbeddedPostgres
 from registry.inputs import SegmentDraft
 
 WRITERS = 3
-CALLS = 3  # of one round, for each writer
 _LIMIT_S = 300
 
 
 class WriterProcess:
     """Writes to a topic of its own, as an agent writes to its own partitions."""
 
-    def __init__(self, url: str, topic: str, rounds: int) -> None:
+    def __init__(self, url: str, topic: str, rounds: int, calls: int) -> None:
+        """`calls`: of one round."""
         processes = multiprocessing.get_context("spawn")
         self._words, theirs = processes.Pipe()
-        self._process = processes.Process(target=_serve, args=(url, topic, rounds, theirs), daemon=True)
+        self._process = processes.Process(target=_serve, args=(url, topic, (rounds, calls), theirs), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -55,19 +55,20 @@ class WriterProcess:
         self._process.join()
 
 
-def _serve(url: str, topic: str, rounds: int, parent: Connection) -> None:
-    asyncio.run(_write(url, topic, rounds, parent))
+def _serve(url: str, topic: str, amount: tuple[int, int], parent: Connection) -> None:
+    asyncio.run(_write(url, topic, amount, parent))
 
 
-async def _write(url: str, topic: str, rounds: int, parent: Connection) -> None:
+async def _write(url: str, topic: str, amount: tuple[int, int], parent: Connection) -> None:
     store = await open_store(url)
     await store.create_topic(topic, PARTITIONS)
     batches = Batches(topic)
     given: list[list[list[SegmentDraft]]] = []
     copied: list[list[bytes]] = []
+    rounds, calls = amount
     for _ in range(rounds):
-        given.append([batches.drafts() for _ in range(CALLS)])
-        copied.append([text_block(batches.rows()) for _ in range(CALLS)])
+        given.append([batches.drafts() for _ in range(calls)])
+        copied.append([text_block(batches.rows()) for _ in range(calls)])
     with psycopg.connect(url) as connection:
         parent.send(None)
         while True:
@@ -89,12 +90,12 @@ def _copy(connection: psycopg.Connection[tuple[object, ...]], block: bytes) -> N
 
 async def add_segments_vs_copy(report: Report, server: EmbeddedPostgres) -> None:
     url, store = await new_registry(server, "parallel")
-    rounds = report.pick(12, 4)
-    rows = WRITERS * CALLS * BATCH
+    rounds, calls = report.pick(12, 3), report.pick(3, 1)
+    rows = WRITERS * calls * BATCH
     rates: dict[str, list[float]] = {"bulk": [], "copy": []}
     cores: dict[str, list[tuple[float, float]]] = {"bulk": [], "copy": []}
     with ExitStack() as stack:
-        writers = [WriterProcess(url, f"bulk-{number}", rounds) for number in range(WRITERS)]
+        writers = [WriterProcess(url, f"bulk-{number}", rounds, calls) for number in range(WRITERS)]
         for writer in writers:
             stack.callback(writer.kill)
         await _all(writers)
