@@ -120,7 +120,7 @@ class Throughput:
 
 async def throughput_figures(report: Report, around: ComponentContext, directory: Path) -> None:
     distinct = _records()
-    given = [distinct[number % _DISTINCT] for number in range(report.pick(200_000, 48_000))]
+    given = [distinct[number % _DISTINCT] for number in range(report.pick(200_000, 40_000))]
     ours = Throughput(around, given)
     steps: dict[str, Callable[[str], Awaitable[float]]] = {"append": ours.append, "put": ours.put}
     async with AsyncExitStack() as stack:
@@ -133,7 +133,7 @@ async def throughput_figures(report: Report, around: ComponentContext, directory
                 "kafka_consume": lambda topic: asyncio.to_thread(peer.consume, topic),
             }
         seconds: dict[str, list[float]] = {name: [] for name in steps}
-        for number in range(report.pick(6, 4)):
+        for number in range(report.pick(6, 3)):
             for name, step in steps.items():
                 seconds[name].append(await step(f"throughput-{number}"))
             report.say(", ".join(f"{name} {times[-1]:.2f} s" for name, times in seconds.items()))
