@@ -6,6 +6,7 @@ Drafts are plain data. `validate` raises `Invalid` for drafts that can't be stor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter, lt
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
@@ -420,11 +421,11 @@ def validate(drafts: Sequence[Draft]) -> None:
         return
     kind = type(drafts[0])
     for field, check in kind.checks.items():
-        validation.every(field, [getattr(draft, field) for draft in drafts], check)
+        validation.every(field, list(map(attrgetter(field), drafts)), check)
     if isinstance(drafts[0], SegmentDraft):
-        for draft in drafts:
-            assert isinstance(draft, SegmentDraft)  # noqa: S101  (all of one type)
-            if draft.end_offset < draft.base_offset:
-                raise Invalid("end_offset", draft.end_offset, f"is below base_offset {draft.base_offset}")
-            if draft.end_offset == validation.MAX_INT:
-                raise Invalid("end_offset", draft.end_offset, "leaves no next offset to assign")
+        bases, ends = (list(map(attrgetter(field), drafts)) for field in ("base_offset", "end_offset"))
+        if any(map(lt, ends, bases)):
+            base, end = next((base, end) for base, end in zip(bases, ends, strict=True) if end < base)
+            raise Invalid("end_offset", end, f"is below base_offset {base}")
+        if validation.MAX_INT in ends:
+            raise Invalid("end_offset", validation.MAX_INT, "leaves no next offset to assign")

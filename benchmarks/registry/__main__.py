@@ -6,6 +6,7 @@ import sys
 
 from benchmarks.registries import SERVER
 from benchmarks.registry.memory import index_figures, memory_figures
+from benchmarks.registry.parallel_writes import add_segments_vs_copy
 from benchmarks.registry.reads import find_p99_growth, zipf_hit_rate
 from benchmarks.registry.writes import bulk_insert_vs_copy, sqlite_bulk_vs_executemany
 from benchmarks.report import Report, run
@@ -28,6 +29,7 @@ async def measure(report: Report) -> None:
     await sqlite_bulk_vs_executemany(report)
     with EmbeddedPostgres(settings=SERVER) as server:
         await bulk_insert_vs_copy(report, server)
+        await add_segments_vs_copy(report, server)
         await find_p99_growth(report, server)
         await zipf_hit_rate(report, server)
 

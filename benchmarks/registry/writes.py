@@ -22,7 +22,7 @@ from registry.migrate import migrate
 
 BATCH = 10_000
 PARTITIONS = 100
-_COLUMNS = (*SegmentDraft.__struct_fields__, "created_at")
+COLUMNS = (*SegmentDraft.__struct_fields__, "created_at")
 
 Rows = list[tuple[object, ...]]
 
@@ -30,13 +30,23 @@ Rows = list[tuple[object, ...]]
 class Batches:
     """The same 10,000 segments over 100 partitions again and again, only with offsets that go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str = "bulk") -> None:
+        self._topic = topic
         self._next = 0
 
     def drafts(self) -> list[SegmentDraft]:
         first, self._next = self._next, self._next + BATCH // PARTITIONS
         return [
-            SegmentDraft("bulk", partition, number * 500, number * 500 + 499, 500, 65_536, "lake", f"objects/{number}")
+            SegmentDraft(
+                self._topic,
+                partition,
+                number * 500,
+                number * 500 + 499,
+                500,
+                65_536,
+                "lake",
+                f"{self._topic}/{number}",
+            )
             for partition in range(PARTITIONS)
             for number in range(first, self._next)
         ]
@@ -54,7 +64,7 @@ async def bulk_insert_vs_copy(report: Report, server: EmbeddedPostgres) -> None:
     for _ in range(rounds):
         given.append(batches.drafts())
         copied.append(batches.rows())
-        blocks.append(_text_block(batches.rows()))
+        blocks.append(text_block(batches.rows()))
     with psycopg.connect(url) as connection:
         connection.execute("ANALYZE partitions")
         connection.commit()
@@ -65,7 +75,7 @@ async def bulk_insert_vs_copy(report: Report, server: EmbeddedPostgres) -> None:
         async def copy(number: int) -> None:
             with (
                 connection.cursor() as cursor,
-                cursor.copy(f"COPY segments ({', '.join(_COLUMNS)}) FROM STDIN") as copy,
+                cursor.copy(f"COPY segments ({', '.join(COLUMNS)}) FROM STDIN") as copy,
             ):
                 for row in copied[number]:
                     copy.write_row(row)
@@ -74,7 +84,7 @@ async def bulk_insert_vs_copy(report: Report, server: EmbeddedPostgres) -> None:
         async def block(number: int) -> None:
             with (
                 connection.cursor() as cursor,
-                cursor.copy(f"COPY segments ({', '.join(_COLUMNS)}) FROM STDIN") as copy,
+                cursor.copy(f"COPY segments ({', '.join(COLUMNS)}) FROM STDIN") as copy,
             ):
                 copy.write(blocks[number])
             connection.commit()
@@ -92,7 +102,7 @@ async def bulk_insert_vs_copy(report: Report, server: EmbeddedPostgres) -> None:
     )
 
 
-def _text_block(rows: Rows) -> bytes:
+def text_block(rows: Rows) -> bytes:
     return "".join("\t".join("\\N" if item is None else str(item) for item in row) + "\n" for row in rows).encode()
 
 
@@ -108,7 +118,7 @@ async def sqlite_bulk_vs_executemany(report: Report) -> None:
             given.append(batches.drafts())
             plain.append(batches.rows())
         with _sqlite_like_ours(path) as connection:
-            insert = f"INSERT INTO segments ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+            insert = f"INSERT INTO segments ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
             async def bulk(number: int) -> None:
                 await store.add_segments(given[number])

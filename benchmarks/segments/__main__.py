@@ -1,5 +1,6 @@
 """The segment store's figures: a thousand partitions that get ten bytes at a time, and ten thousand; reading what is
-cached against decompressing it; and how soon a waiting reader has what another process wrote.
+cached against decompressing it; how soon a waiting reader has what another process wrote; and records of 1 KB, over raw
+PUTs and over Kafka.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from benchmarks.registries import age, new_registry
 from benchmarks.report import Report, run
 from benchmarks.segments.appends import pathological
 from benchmarks.segments.reads import warm_reads
+from benchmarks.segments.throughput import throughput_figures
 from benchmarks.segments.wake import wake_figures
 from registry.embedded_postgres import EmbeddedPostgres
 from tests.servers.s3 import S3Server
@@ -47,6 +49,7 @@ async def measure(report: Report) -> None:
             try:
                 if not suffix:
                     await wake_figures(report, around)
+                    await throughput_figures(report, around, Path(name))
                 appends = report.pick(1_000_000, 30_000)  # at a given rate: less is all that can be quicker
                 await pathological(report, around, partitions, appends // partitions, suffix)
             finally:

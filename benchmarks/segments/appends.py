@@ -86,14 +86,15 @@ class Cores(NamedTuple):
     stolen: float  # by the host's other guests, as the kernel counts it
 
 
-async def offer(writer: SegmentWriter, topic: str, partitions: int, batches: int, rate: float) -> Offered:
+async def offer(writer: SegmentWriter, topic: str, partitions: int | range, batches: int, rate: float) -> Offered:
     """Every partition gets ``batches`` appends; each round has them in another order."""
-    offered = Offered(array("d", bytes(8 * partitions * batches)), [0] * partitions)
+    numbers = range(partitions) if isinstance(partitions, int) else partitions
+    offered = Offered(array("d", bytes(8 * len(numbers) * batches)), [0] * len(numbers))
     late, begun = offered.late_s, perf_counter()
 
     async def append(number: int, partition: int) -> None:
         appended = await writer.append(topic, partition, [BATCH])
-        offered.ends[partition] = appended.base_offset + 1
+        offered.ends[partition - numbers.start] = appended.base_offset + 1
         late[number] = perf_counter() - begun - number / rate
 
     waiting: set[asyncio.Task[None]] = set()
@@ -104,7 +105,7 @@ async def offer(writer: SegmentWriter, topic: str, partitions: int, batches: int
         if (error := task.exception()) is not None:
             failures.append(error)
 
-    for number, partition in enumerate(_order(partitions, batches)):
+    for number, partition in enumerate(_order(numbers, batches)):
         while begun + number / rate > perf_counter():  # noqa: ASYNC110  (time is what is waited for)
             await asyncio.sleep(_TICK_S)
         if failures:
@@ -120,8 +121,8 @@ async def offer(writer: SegmentWriter, topic: str, partitions: int, batches: int
     return offered
 
 
-def _order(partitions: int, batches: int) -> Iterator[int]:
-    dice, numbers = random.Random(7), list(range(partitions))
+def _order(partitions: range, batches: int) -> Iterator[int]:
+    dice, numbers = random.Random(7), list(partitions)
     for _ in range(batches):
         dice.shuffle(numbers)
         yield from numbers

@@ -89,6 +89,9 @@ class FaultyObjects(Objects):
     async def write(self, uri: str, fill: Callable[[Sink], T]) -> T:
         return await self._points.reach("write", lambda: self._inner.write(uri, fill), StorageUnavailable)
 
+    async def put(self, uri: str, data: bytes) -> None:
+        await self._points.reach("write", lambda: self._inner.put(uri, data), StorageUnavailable)
+
     @property
     def roots(self) -> Roots:
         return self._inner.roots

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import psycopg
 from sqlalchemy import (
     BigInteger,
@@ -161,8 +162,9 @@ class PostgresStore(
         fences = sorted(addition.fences, key=lambda fence: (fence.topic, fence.partition_id))
         producers = sorted(addition.producers, key=lambda draft: (draft.topic, draft.partition_id, draft.producer_id))
         objects = dict(sorted(count_by_object(drafts).items()))
+        columns = zip(*map(msgspec.structs.astuple, drafts), strict=True)
         values: dict[str, object] = {
-            name: array_literal([getattr(draft, name) for draft in drafts]) for name in SegmentDraft.__struct_fields__
+            name: array_literal(items) for name, items in zip(SegmentDraft.__struct_fields__, columns, strict=True)
         }
         values |= {
             "range_topic": array_literal([topic for topic, _ in ranges]),

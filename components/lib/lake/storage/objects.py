@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import cached_property
 from tempfile import SpooledTemporaryFile
 from threading import Event
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
@@ -83,7 +83,11 @@ class Objects:
         self._stores: dict[str, S3Store] = {}
 
     async def put(self, uri: str, data: bytes) -> None:
-        """Replaces an existing object."""
+        """Replaces an existing object. Cancellation is that of `write`."""
+        location = parse(uri)
+        if location.scheme == "s3":
+            await _to_completion(self._send(location, data, len(data)), Event())
+            return
 
         def fill(sink: Sink) -> None:
             sink.write(data)
@@ -175,15 +179,17 @@ class Objects:
             made = await asyncio.to_thread(fill, spool)
             size = spool.tell()
             spool.seek(0)
-            async with _translated(location):
-                content = spool if size > _IN_MEMORY else spool.read()
-                try:
-                    await obstore.put_async(
-                        self._store(location), location.key, content, use_multipart=size > _PART, chunk_size=_PART
-                    )
-                except FileNotFoundError as error:
-                    raise StorageRefused(f"{location.uri}: there is no bucket {location.root!r}: create it") from error
+            await self._send(location, spool if size > _IN_MEMORY else spool.read(), size)
             return made
+
+    async def _send(self, location: Location, content: bytes | IO[bytes], size: int) -> None:
+        async with _translated(location):
+            try:
+                await obstore.put_async(
+                    self._store(location), location.key, content, use_multipart=size > _PART, chunk_size=_PART
+                )
+            except FileNotFoundError as error:
+                raise StorageRefused(f"{location.uri}: there is no bucket {location.root!r}: create it") from error
 
     def _store(self, location: Location) -> S3Store:
         found = self._stores.get(location.root)

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.tasks import BackgroundTasks, cancel_and_wait
-from components.lib.streams.agents.leases import HeldLease, Key, plan_rebalance
+from components.lib.streams.agents.leases import HeldLease, Key, plan_rebalance, quota
 from components.lib.streams.errors import NotLeader
 from registry.clock import UnchangedTimer, UnchangedTimers
 from registry.contract import MetadataStore
@@ -33,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 _DEAD_AFTER_TERMS = 5.0
 """An agent without a new heartbeat for so many lease terms, by our own monotonic clock, is dead."""
+
+_SINGLE_LOOKUPS = 8
+"""Holders of more partitions are looked up with one query per topic."""
 
 
 class AgentSettings(BaseModel):
@@ -177,7 +180,13 @@ class LeaseAgent:
                 self.mark_lost(lease)
 
     async def balance(self) -> None:
-        """Acquires free partitions up to the agent's quota, and releases those beyond it."""
+        """Acquires free partitions up to the agent's quota, and releases those beyond it.
+
+        All agents compute the same quotas, so an agent that is at its quota has nothing to do and reads only its own
+        leases. If a partition is free, another agent is below its quota.
+        """
+        if await self._at_quota():
+            return
         wanted: list[Key] = []
         for topic in self.settings.topics or ():
             with suppress(NotFound):
@@ -198,6 +207,21 @@ class LeaseAgent:
             if lease is not None and not lease.releasing:
                 self._releases.start(lease, self._release_or_expire(lease))
         await self._acquire([key for key in plan.acquire if key not in self._leases])
+
+    async def _at_quota(self) -> bool:
+        """Whether the leases that we hold, which are compared with the registry's, are our quota."""
+        topics = [await self._store.get_topic(name) for name in self.settings.topics or ()]
+        counts = {topic.name: topic.partition_count for topic in topics if topic is not None}
+        if not counts or any(lease.releasing for lease in self._leases.values()):
+            return False
+        mine = list(self._leases.values())
+        self._mark_moved(mine, await self._store.list_partition_leases(agent_id=self.agent_id))
+        agents = await self._store.list_agents(alive_within_ms=self._lease_ms)
+        alive = {agent.agent_id for agent in agents if agent.group == self.settings.group}
+        held = sum(topic in counts for topic, _ in self._leases)
+        if held != quota(self.agent_id, alive, sum(counts.values())):
+            return False
+        return not await self._deregister_dead(agents, ())
 
     async def _deregister_dead(self, agents: Sequence[Agent], holders: Collection[str | None]) -> set[str]:
         """Deregisters others of our group, and holders of its partitions, that have sent no new heartbeat for several
@@ -284,10 +308,8 @@ class LeaseAgent:
                 missing = NotFound(f"partition {number} of topic {topic!r} does not exist: create it first")
                 results[topic, number] = missing
             results |= await self._acquire(sorted(known))
-        for key in keys:
-            if key not in results:
-                results[key] = await self._not_leader(key)
-        return results
+        refused = [key for key in keys if key not in results]
+        return results | await self._not_leader(refused) if refused else results
 
     async def _acquire(self, keys: Sequence[Key]) -> dict[Key, HeldLease]:
         """Returns those that were free. Reads the watermarks after the leases are acquired."""
@@ -306,20 +328,38 @@ class LeaseAgent:
                 acquired[key] = self._leases[key] = HeldLease(row, watermarks[key])
         return acquired
 
-    async def _not_leader(self, key: Key) -> NotLeader:
-        row = await self._store.get_partition_lease(*key)
-        name = f"partition {key[1]} of topic {key[0]!r}"
-        if row is None or row.leader_agent_id is None:
-            return NotLeader(f"{name} was just released: try again")
-        agent = await self._store.get_agent(row.leader_agent_id)
+    async def _not_leader(self, keys: Sequence[Key]) -> dict[Key, NotLeader]:
+        """Returns an error per partition, which names its holder. Each holder is read once."""
+        holders = await self._holders(keys)
+        asked = {holders.get(key) for key in keys}
+        known = {holder: await self._refused_by(holder) for holder in asked if holder is not None}
+        errors = {}
+        for key in keys:
+            holder = holders.get(key)
+            why, name = ("was just released: try again", None) if holder is None else known[holder]
+            errors[key] = NotLeader(f"partition {key[1]} of topic {key[0]!r} {why}", name)
+        return errors
+
+    async def _holders(self, keys: Sequence[Key]) -> dict[Key, str | None]:
+        rows: list[PartitionLease | None] = []
+        if len(keys) > _SINGLE_LOOKUPS:
+            for topic in {topic for topic, _ in keys}:
+                rows += await self._store.list_partition_leases(topic=topic)
+        else:
+            rows = [await self._store.get_partition_lease(*key) for key in keys]
+        return {(row.topic, row.partition_id): row.leader_agent_id for row in rows if row is not None}
+
+    async def _refused_by(self, holder: str) -> tuple[str, str | None]:
+        """Returns why a lease of this agent is not ours, and the agent's id if it lives."""
+        agent = await self._store.get_agent(holder)
         if agent is None:
-            return NotLeader(f"{name} was just released: try again")
+            return "was just released: try again", None
         refused = self._refused.setdefault(agent.agent_id, UnchangedTimer(self._clock))
         if refused.seconds(agent.last_heartbeat) >= self._dead_after_s:
             del self._refused[agent.agent_id]
             await self._deregister(agent)
-            return NotLeader(f"{name} was left by agent {agent.agent_id!r}, which is dead: try again")
-        return NotLeader(f"{name} is written by agent {agent.agent_id!r} at {agent.address}", agent.agent_id)
+            return f"was left by agent {agent.agent_id!r}, which is dead: try again", None
+        return f"is written by agent {agent.agent_id!r} at {agent.address}", agent.agent_id
 
     def _refuse_requests(self, error: NotLeader) -> None:
         requests, self._requests = self._requests, {}

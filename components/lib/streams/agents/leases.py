@@ -26,8 +26,7 @@ class HeldLease:
         self.lost = False
         self.releasing = False  # no new users; released when idle
         self._users = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None  # made when it is waited for: an event is 800 bytes
 
     @property
     def fence(self) -> Fence:
@@ -35,16 +34,19 @@ class HeldLease:
 
     def add_users(self, count: int = 1) -> None:
         self._users += count
-        self._idle.clear()
+        if self._idle is not None:
+            self._idle.clear()
 
     def remove_users(self, count: int = 1) -> None:
         self._users -= count
-        if not self._users:
+        if self._idle is not None and not self._users:
             self._idle.set()
 
     async def wait_idle(self) -> None:
         """Returns when the lease has no users."""
-        await self._idle.wait()
+        if self._users:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
 
     def __repr__(self) -> str:
         return f"<{self.key[0]}/{self.key[1]} epoch {self.row.epoch}, next {self.next_offset}>"
@@ -57,6 +59,13 @@ class Rebalance(msgspec.Struct, frozen=True):
     acquire: list[Key]
 
 
+def quota(agent_id: str, alive: Collection[str], partitions: int) -> int:
+    """Returns how many of the partitions `agent_id` should hold. Quotas differ by at most one."""
+    agents = sorted({*alive, agent_id})
+    each, rest = divmod(partitions, len(agents))
+    return each + (agents.index(agent_id) < rest)
+
+
 def plan_rebalance(
     agent_id: str, alive: Collection[str], wanted: Sequence[Key], holders: Mapping[Key, str | None]
 ) -> Rebalance:
@@ -66,12 +75,11 @@ def plan_rebalance(
     one. Leases of agents that are not alive can be tried: they may have expired.
     """
     agents = sorted({*alive, agent_id})
-    each, rest = divmod(len(wanted), len(agents))
-    quota = each + (agents.index(agent_id) < rest)
+    most = quota(agent_id, alive, len(wanted))
     mine = [key for key in wanted if holders.get(key) == agent_id]
-    if len(mine) > quota:
-        return Rebalance(mine[quota:], [])
+    if len(mine) > most:
+        return Rebalance(mine[most:], [])
     free = [key for key in wanted if holders.get(key) not in agents]
     # Each agent starts elsewhere, so that two agents rarely try the same partition.
     start = agents.index(agent_id) * len(free) // len(agents)
-    return Rebalance([], [*free[start:], *free[:start]][: quota - len(mine)])
+    return Rebalance([], [*free[start:], *free[:start]][: most - len(mine)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Self
@@ -98,19 +98,28 @@ class RecordColumns:
             None if self.headers is None else self.headers[start:stop],
         )
 
-    def weights(self) -> Iterable[int]:
-        """Returns the approximate size per record, overhead of the columns included."""
-        weights: Iterable[int] = map(_EACH.__add__, map(len, present(self.values)))
-        if self.keys is not None:
-            weights = map(int.__add__, weights, map(len, present(self.keys)))
-        if self.headers is not None:
-            weights = map(int.__add__, weights, map(_header_bytes, self.headers))
-        return weights
+    def ends(self) -> list[int]:
+        """Returns the approximate size of the records up to each one, overhead of the columns included."""
+        import numpy as np
+
+        sizes = np.full(len(self), _EACH, np.int64)
+        for lengths in self._lengths():
+            sizes += np.fromiter(lengths, np.int64, len(self))
+        ends: list[int] = sizes.cumsum().tolist()
+        return ends
 
     @property
     def size(self) -> int:
         """The approximate size in memory, and in a block before compression."""
-        return sum(self.weights())
+        return _EACH * len(self) + sum(map(sum, self._lengths()))
+
+    def _lengths(self) -> Iterator[Iterable[int]]:
+        """Yields the length of each record's item, column by column."""
+        yield map(len, present(self.values))
+        if self.keys is not None:
+            yield map(len, present(self.keys))
+        if self.headers is not None:
+            yield map(_header_bytes, self.headers)
 
 
 def present(items: list[bytes | None]) -> list[bytes]:

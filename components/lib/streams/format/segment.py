@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate
 
 import msgspec
 
@@ -45,7 +44,7 @@ def encode_segment(
 
 def _division(columns: RecordColumns, block_bytes: int) -> list[int]:
     """Returns the number of records per block: as many as fit, at least one."""
-    ends = list(accumulate(columns.weights()))
+    ends = columns.ends()
     if ends[-1] <= block_bytes:
         return [len(columns)]
     counts = []

@@ -29,7 +29,9 @@ class WriterSettings(BaseModel):
         description="A smaller window is uploaded when no append came for this time.",
     )
     object_bytes: int = Field(
-        64 << 20, gt=0, description="Size before compression at which a window is uploaded at once."
+        8 << 20,
+        gt=0,
+        description="Size before compression at which a window is uploaded at once, beside uploads in flight.",
     )
     max_object_segments: int = Field(
         50, gt=0, description="Most partitions per object, hence rows per registering transaction."

@@ -82,7 +82,7 @@ class StreamHarness:
         data, drafts = b"", []
         for count in counts:
             columns = RecordColumns.of([record(number) for number in range(base, base + count)], START_MS)
-            block_bytes = 512 << 10 if per_block is None else next(iter(columns.weights())) * per_block
+            block_bytes = 512 << 10 if per_block is None else columns.ends()[0] * per_block
             made = encode_segment(columns, tag=partition_tag(TOPIC, partition), block_bytes=block_bytes)
             drafts.append(
                 SegmentDraft(

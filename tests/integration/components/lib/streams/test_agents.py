@@ -4,14 +4,16 @@ import asyncio
 
 import pytest
 
-from components.lib.streams.agents import AgentSettings, LeaseAgent
+from components.lib.streams.agents import AgentSettings, HeldLease, LeaseAgent
 from components.lib.streams.errors import NotLeader
 from registry.contract import MetadataStore
 from registry.errors import Fenced, NotFound, Unavailable
+from registry.forwarding import ForwardingStore
+from registry.models import Agent, Partition, PartitionLease
 from tests.doubles.clock import ManualClock
 from tests.doubles.fault_points import Fault, FaultPoints, FaultyRegistry
 from tests.samples import segment
-from tests.streams import SkippingClock
+from tests.streams import SkippingClock, releases_done
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +39,70 @@ async def test_concurrent_acquisitions_share_one_call(store: MetadataStore) -> N
         with pytest.raises(NotFound, match="partition 7"):
             await agent.acquire("orders", 7)
     assert {lease.leader_agent_id for lease in await store.list_partition_leases()} == {None}
+
+
+class CountingRegistry(ForwardingStore):
+    """Records reads of leases, partitions and agents in `names`."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        super().__init__(inner)
+        self.names: list[str] = []
+
+    async def list_partitions(self, topic: str) -> list[Partition]:
+        self.names.append("list_partitions")
+        return await self.inner.list_partitions(topic)
+
+    async def list_partition_leases(
+        self, *, topic: str | None = None, agent_id: str | None = None
+    ) -> list[PartitionLease]:
+        self.names.append(f"list_partition_leases of {topic or agent_id}")
+        return await self.inner.list_partition_leases(topic=topic, agent_id=agent_id)
+
+    async def get_partition_lease(self, topic: str, partition_id: int) -> PartitionLease | None:
+        self.names.append("get_partition_lease")
+        return await self.inner.get_partition_lease(topic, partition_id)
+
+    async def get_agent(self, agent_id: str) -> Agent | None:
+        self.names.append("get_agent")
+        return await self.inner.get_agent(agent_id)
+
+
+async def test_agents_at_their_quota_read_only_their_leases(store: MetadataStore) -> None:
+    """Otherwise 100 agents that share 100,000 partitions read 20 million rows in every round."""
+    await store.create_topic("shared", 11)
+    counting, settings = CountingRegistry(store), AgentSettings(topics=["shared"])
+    async with LeaseAgent(counting, NeverClock(), settings, agent_id="one") as one:
+        async with LeaseAgent(store, NeverClock(), settings, agent_id="two") as two:
+            await one.balance()
+            await releases_done(one)
+            await two.balance()
+            assert len(two.leases) == 5
+            counting.names.clear()
+            for _ in range(3):
+                await one.balance()
+            assert counting.names == ["list_partition_leases of one"] * 3
+            lost = one.leases[0]
+            await store.release_partition_lease(lost.row)  # another host's clock was ahead
+            await store.acquire_partition_leases([lost.key], "two", 1_000)
+            await one.balance()
+            assert lost.lost
+        await one.balance()
+        assert len(one.leases) == 11
+
+
+async def test_the_holder_of_many_partitions_is_looked_up_once(store: MetadataStore) -> None:
+    """An agent that asks for 10,000 partitions of another one must not make 20,000 calls."""
+    await store.create_topic("many", 100)
+    counting = CountingRegistry(store)
+    async with _agent(store, "holder") as holder, _agent(counting, "late") as late:
+        await asyncio.gather(*(holder.acquire("many", number) for number in range(1, 100)))
+        found = await asyncio.gather(*(late.acquire("many", n) for n in range(100)), return_exceptions=True)
+        assert counting.names == ["list_partition_leases of many", "get_agent"]
+    assert isinstance(found[0], HeldLease)
+    for number, error in enumerate(found[1:], 1):
+        assert isinstance(error, NotLeader)
+        assert error.holder == "holder"
+        assert f"partition {number} of topic 'many' is written by agent 'holder'" in str(error)
 
 
 async def test_leases_of_dead_agents_are_released_whatever_the_wall_clock_says(

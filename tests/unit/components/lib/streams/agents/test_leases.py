@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.lib.streams.agents.leases import plan_rebalance
+from components.lib.streams.agents.leases import HeldLease, plan_rebalance
+from registry.models import PartitionLease
 
 
 @given(st.integers(0, 40), st.integers(1, 7), st.integers(0, 1_000))
@@ -35,3 +37,17 @@ def test_agents_converge_to_equal_quotas(partitions: int, agents: int, seed: int
 def test_an_unregistered_agent_counts_itself() -> None:
     plan = plan_rebalance("new", ["old"], [("t", n) for n in range(4)], {})
     assert len(plan.acquire) == 2
+
+
+async def test_a_lease_is_idle_when_its_last_user_is_done() -> None:
+    lease = HeldLease(PartitionLease("orders", 0, "a", 1, 1, 1), 0)
+    await lease.wait_idle()
+    for _ in range(2):
+        lease.add_users(2)
+        waiting = [asyncio.create_task(lease.wait_idle()) for _ in range(2)]
+        lease.remove_users()
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        lease.remove_users()
+        await asyncio.gather(*waiting)
+    await lease.wait_idle()
