@@ -37,7 +37,14 @@ from pyiceberg.typedef import Record
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.data_files import DataFiles
 from components.lib.lake.iceberg.errors import ForeignCommit
-from components.lib.lake.iceberg.manifests import SnapshotManifestWriter, is_live, may_contain, merge_groups
+from components.lib.lake.iceberg.manifest_lists import DroppedManifests, KnownManifests
+from components.lib.lake.iceberg.manifests import (
+    SnapshotManifestWriter,
+    is_live,
+    may_contain,
+    merge_groups,
+    most_files,
+)
 from components.lib.lake.iceberg.retention import Retention, unreferenced_files
 from components.lib.lake.iceberg.schema_updates import evolution, find_spec, partition_kinds, schema_of
 from components.lib.lake.iceberg.snapshot_summary import summary_of
@@ -79,10 +86,10 @@ class FilesMissing(Exception):
 class TableCommit:
     """Everything is relative to `table` as it was loaded; the catalog refuses the commit if it is out of date.
 
-    `manifests` are those of the table's current snapshot, if the caller knows them already.
+    `known` is what earlier commits of this process know about the table's manifests; `remember` adds to it.
     """
 
-    def __init__(self, table: Table, manifests: list[ManifestFile] | None = None) -> None:
+    def __init__(self, table: Table, known: KnownManifests | None = None) -> None:
         self.table = table
         self.stamp = Stamp.read(table.metadata)
         self.updates: list[TableUpdate] = []
@@ -90,7 +97,9 @@ class TableCommit:
         """Metadata files that are unreferenced after the commit."""
         current = table.metadata.current_snapshot()
         self._base = self._head = current
-        self._manifests = manifests
+        self._known_manifests = known = known or KnownManifests()
+        self._manifests = known.of(None if current is None else current.snapshot_id)
+        self._dropped: dict[int, DroppedManifests] = {}
         self._digest = self.stamp.digest.copy()
         self._schema = table.metadata.schema()
         self._specs = dict(table.metadata.specs())
@@ -107,10 +116,11 @@ class TableCommit:
         """The number of new snapshots so far."""
         return len(self._writers)
 
-    @property
-    def head(self) -> tuple[int, list[ManifestFile]] | None:
-        """The snapshot that will be current and its manifests, or None if these were not read."""
-        return None if self._head is None or self._manifests is None else (self._head.snapshot_id, self._manifests)
+    def remember(self) -> None:
+        """Call it after the commit: the next one need not read the manifest list."""
+        if self._head is not None and self._manifests is not None:
+            retained = (snapshot.snapshot_id for snapshot in self.table.metadata.snapshots)
+            self._known_manifests.committed(self._head.snapshot_id, self._manifests, self._dropped, retained)
 
     def require_own(self) -> None:
         """Raises `ForeignCommit` unless the current snapshot and schema are those of the stamp."""
@@ -139,7 +149,7 @@ class TableCommit:
     ) -> None:
         """Adds a snapshot on top of the previous ones. ``schemas`` contains the version of every file."""
         before = self._current_manifests()
-        writer = self._new_writer()
+        writer = self._new_writer(most_files(self._digest.files + len(change.added)))
         manifests = self._without(writer, before, change.removed)
         manifests, deletes = self._without_deletes(writer, manifests, change.deletes_removed)
         manifests = self._merged(writer, manifests)
@@ -195,7 +205,8 @@ class TableCommit:
         expired = [known[wanted] for wanted in snapshot_ids if wanted in known]
         if not expired:
             return
-        found = unreferenced_files(self.table.io, self.table.metadata, expired)
+        dropped = self._known_manifests.dropped
+        found = unreferenced_files(self.table.io, self.table.metadata, expired, dropped)
         self.unreferenced += own_files(found, location=self.table.location())
         self.updates.append(RemoveSnapshotsUpdate(snapshot_ids=[snapshot.snapshot_id for snapshot in expired]))
 
@@ -211,9 +222,10 @@ class TableCommit:
         for writer in self._writers:
             writer.discard()
 
-    def _new_writer(self) -> SnapshotManifestWriter:
-        sequence = self.table.metadata.next_sequence_number() + len(self._writers)
-        writer = SnapshotManifestWriter(self.table, self._schema, self.table.metadata.new_snapshot_id(), sequence)
+    def _new_writer(self, most: int) -> SnapshotManifestWriter:
+        metadata = self.table.metadata
+        sequence = metadata.next_sequence_number() + len(self._writers)
+        writer = SnapshotManifestWriter(self.table, self._schema, metadata.new_snapshot_id(), sequence, most)
         self._writers.append(writer)
         return writer
 
@@ -307,7 +319,7 @@ class TableCommit:
     def _merged(self, writer: SnapshotManifestWriter, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Merges manifests of earlier snapshots only: entries of this one must keep their status."""
         old = [manifest for manifest in manifests if manifest.added_snapshot_id != writer.snapshot_id]
-        for spec_id, group in merge_groups(old):
+        for spec_id, group in merge_groups(old, writer.most):
             gone = {manifest.manifest_path for manifest in group}
             manifests = [
                 *writer.merge(self._specs[spec_id], group),
@@ -332,7 +344,10 @@ class TableCommit:
             parent,
         )
         stamp = Stamp(self._digest, writer.snapshot_id, position)
-        path = writer.write_list(manifests, None if parent is None else parent.snapshot_id)
+        path = writer.write_list(self._known_manifests.lists, manifests, None if parent is None else parent.snapshot_id)
+        if parent is not None and self._manifests is not None:
+            dropped = DroppedManifests.between(parent.snapshot_id, self._manifests, manifests)
+            self._dropped[writer.snapshot_id] = dropped
         snapshot = Snapshot(
             snapshot_id=writer.snapshot_id,
             parent_snapshot_id=None if parent is None else parent.snapshot_id,

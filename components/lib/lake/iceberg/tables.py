@@ -26,7 +26,6 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.io import load_file_io
-from pyiceberg.manifest import ManifestFile
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table, TableProperties
 from pyiceberg.table.metadata import new_table_metadata
@@ -43,6 +42,7 @@ from components.lib.lake.iceberg.errors import (
     TableUnavailable,
     with_mapped_errors,
 )
+from components.lib.lake.iceberg.manifest_lists import KnownManifests
 from components.lib.lake.iceberg.pyiceberg_internals import commit
 from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
@@ -96,9 +96,7 @@ class IcebergTables:
         self._owners = TableOwners(identity, catalog.properties)
         self._loaded: OrderedDict[int, Table] = OrderedDict()  # most recently used last
         self._names: dict[int, Identifier] | None = None
-        self._heads: dict[
-            int, tuple[int, list[ManifestFile]]
-        ] = {}  # current snapshot and its manifests, of some loaded tables
+        self._manifests: dict[int, KnownManifests] = {}  # of some loaded tables
         self._unreadable: set[Identifier] = set()
         self.claimed: frozenset[Identifier] = frozenset()
         """Names of the registry's tables now: an unreadable Iceberg table of such a name is that table's."""
@@ -166,7 +164,7 @@ class IcebergTables:
             self._loaded.move_to_end(table_id)
             while len(self._loaded) > _MAX_LOADED:
                 gone, _ = self._loaded.popitem(last=False)
-                self._heads.pop(gone, None)
+                self._manifests.pop(gone, None)
 
     def has(self, table: LakeTable) -> bool:
         """Under its own or another name."""
@@ -232,7 +230,7 @@ class IcebergTables:
                 self._require_wanted(table)
                 if loaded is None:
                     raise TableUnavailable(f"the Iceberg table {full_name(table)} was dropped meanwhile")
-                draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
+                draft = TableCommit(loaded, self._manifests.setdefault(table.id, KnownManifests()))
                 try:
                     built = self._built(draft, build)
                 except (TableProblem, SchemaProblem, FilesMissing):
@@ -253,10 +251,9 @@ class IcebergTables:
                     continue
                 except Exception:
                     # It is unknown whether it was committed: the next attempt loads the table again.
-                    self._loaded.pop(table.id, None)
+                    self.forget_one(table.id)
                     raise
-                if draft.head is not None:
-                    self._heads[table.id] = draft.head
+                draft.remember()
                 return draft
             raise TableUnavailable(f"{full_name(table)}: {_ATTEMPTS} commits in a row conflicted with others")
 
@@ -295,7 +292,7 @@ class IcebergTables:
         """
         name = self.names().pop(table_id, None)
         self._loaded.pop(table_id, None)
-        self._heads.pop(table_id, None)
+        self._manifests.pop(table_id, None)
         if name is None:
             if self._unreadable:
                 self._names = None  # it may be one of those: scan again the next time
@@ -366,21 +363,17 @@ class IcebergTables:
     def forget_one(self, table_id: int) -> None:
         """Removes this table from the cache."""
         self._loaded.pop(table_id, None)
-        self._heads.pop(table_id, None)
+        self._manifests.pop(table_id, None)
 
     def forget(self) -> None:
         """Clears the cache."""
         self._names = None
         self._loaded.clear()
-        self._heads.clear()
+        self._manifests.clear()
 
     def _require_wanted(self, table: LakeTable) -> None:
         if self._retired:
             raise CatalogUnavailable(f"{full_name(table)}: this call was given up")
-
-    def _manifests_of(self, table_id: int, table: Table) -> list[ManifestFile] | None:
-        snapshot_id, manifests = self._heads.get(table_id, (None, []))
-        return manifests if snapshot_id is not None and snapshot_id == table.metadata.current_snapshot_id else None
 
     def _scan(self) -> Iterator[tuple[int, Identifier]]:
         """Skips tables that cannot be read, and remembers them: they must not block the others."""
