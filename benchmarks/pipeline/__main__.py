@@ -17,6 +17,7 @@ from benchmarks.pipeline.clients import clients
 from benchmarks.pipeline.debezium_peer import drains_against_debezium, latency_against_debezium
 from benchmarks.pipeline.latency import Paced, cores, nothing, p50, p99, pace, paced
 from benchmarks.pipeline.readers import DaemonReader, Drained, daemon, drain_by_daemon, drain_by_recvlogical
+from benchmarks.pipeline.refresh import refresh_figures
 from benchmarks.pipeline.wal import Wal, prepare
 from benchmarks.report import Report, run
 from registry.embedded_postgres import EmbeddedPostgres
@@ -136,6 +137,7 @@ async def measure(report: Report) -> None:
         rates(report, server)
         await latency(report, server)
         await latency_with_clients(report, server)
+        await refresh_figures(report, server)
         recovery(report, server)
 
 
