@@ -36,7 +36,7 @@ from pyiceberg.typedef import Record
 
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.data_files import DataFiles
-from components.lib.lake.iceberg.errors import ForeignCommit
+from components.lib.lake.iceberg.errors import ForeignCommit, TableUnavailable
 from components.lib.lake.iceberg.manifest_lists import DroppedManifests, KnownManifests
 from components.lib.lake.iceberg.manifests import (
     SnapshotManifestWriter,
@@ -48,6 +48,7 @@ from components.lib.lake.iceberg.manifests import (
 from components.lib.lake.iceberg.retention import Retention, unreferenced_files
 from components.lib.lake.iceberg.schema_updates import evolution, find_spec, partition_kinds, schema_of
 from components.lib.lake.iceberg.snapshot_summary import summary_of
+from components.lib.lake.iceberg.staged_files import StagedFiles
 from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
 from components.lib.lake.partitioning.partition_values import Partitioning, PartitionProblem
 from components.lib.lake.schema.table_schema import TableSchema
@@ -72,9 +73,13 @@ class SnapshotChange(msgspec.Struct):
 
     @property
     def operation(self) -> Operation:
+        return self.operation_with(staged=False)
+
+    def operation_with(self, *, staged: bool) -> Operation:
+        """Returns the operation of a snapshot that may also add ``staged`` files."""
         if self.replaces:
             return Operation.REPLACE
-        if self.added:
+        if self.added or staged:
             return Operation.OVERWRITE if self.removed else Operation.APPEND
         return Operation.DELETE if self.removed else Operation.OVERWRITE
 
@@ -105,6 +110,7 @@ class TableCommit:
         self._specs = dict(table.metadata.specs())
         self._known: dict[int, DataFiles] = {}
         self._writers: list[SnapshotManifestWriter] = []
+        self._staged: StagedFiles | None = None
 
     @property
     def digest(self) -> Digest:
@@ -144,12 +150,28 @@ class TableCommit:
         self.updates += found.updates
         self._schema, self._specs = found.schema, found.specs
 
+    def stage(self, schemas: Mapping[int, TableSchema], files: int) -> StagedFiles:
+        """Call it after `evolve`. Files of these schema versions can be added to the result, about ``files`` in all;
+        then another commit takes it for its snapshot.
+        """
+        specs = {version: self._spec_of(schema).spec_id for version, schema in schemas.items()}
+        snapshot_id, most = self.table.metadata.new_snapshot_id(), most_files(files)
+        writer = SnapshotManifestWriter(self.table, self._schema, snapshot_id, 0, most)
+        return StagedFiles(writer, lambda added: self._added(writer, added, schemas), specs)
+
     def add_snapshot(
-        self, change: SnapshotChange, schemas: Mapping[int, TableSchema], position: Position | None = None
+        self,
+        change: SnapshotChange,
+        schemas: Mapping[int, TableSchema],
+        position: Position | None = None,
+        staged: StagedFiles | None = None,
     ) -> None:
-        """Adds a snapshot on top of the previous ones. ``schemas`` contains the version of every file."""
+        """Adds a snapshot on top of the previous ones. ``schemas`` contains the version of every file. ``staged`` are
+        files to add beside those of the change. Raises `TableUnavailable` if they were staged for other specs.
+        """
         before = self._current_manifests()
-        writer = self._new_writer(most_files(self._digest.files + len(change.added)))
+        counted = self._digest.files + len(change.added) + (0 if staged is None else staged.digest.files)
+        writer = self._new_writer(most_files(counted), None if staged is None else staged.snapshot_id)
         manifests = self._without(writer, before, change.removed)
         manifests, deletes = self._without_deletes(writer, manifests, change.deletes_removed)
         manifests = self._merged(writer, manifests)
@@ -158,7 +180,19 @@ class TableCommit:
             self._digest.remove(removed)
         for file in change.added:
             self._digest.add(LiveFile.of(file))
-        self._finish(writer, added + manifests, change, deletes, position)
+        if staged is not None:
+            added += self._take(staged, writer.sequence_number, schemas)
+        self._finish(writer, added + manifests, change, deletes, position, staged)
+
+    def _take(
+        self, staged: StagedFiles, sequence_number: int, schemas: Mapping[int, TableSchema]
+    ) -> list[ManifestFile]:
+        if any(self._spec_of(schemas[version]).spec_id != spec_id for version, spec_id in staged.specs.items()):
+            raise TableUnavailable(f"{'.'.join(self.table.name())}: its partition specs were changed meanwhile")
+        self._staged = staged
+        staged.in_doubt = True
+        self._digest = self._digest.moved(Digest(), staged.digest)
+        return staged.manifests(sequence_number)
 
     def set_stamp(self, position: Position | None) -> None:
         """Call it once, after the last snapshot, which becomes the current one."""
@@ -221,11 +255,14 @@ class TableCommit:
         """Removes the files that were written for the commit. Only if it has certainly not happened."""
         for writer in self._writers:
             writer.discard()
+        if self._staged is not None:
+            self._staged.in_doubt = False  # another attempt may take them
 
-    def _new_writer(self, most: int) -> SnapshotManifestWriter:
+    def _new_writer(self, most: int, snapshot_id: int | None) -> SnapshotManifestWriter:
         metadata = self.table.metadata
         sequence = metadata.next_sequence_number() + len(self._writers)
-        writer = SnapshotManifestWriter(self.table, self._schema, metadata.new_snapshot_id(), sequence, most)
+        snapshot_id = metadata.new_snapshot_id() if snapshot_id is None else snapshot_id
+        writer = SnapshotManifestWriter(self.table, self._schema, snapshot_id, sequence, most)
         self._writers.append(writer)
         return writer
 
@@ -334,15 +371,11 @@ class TableCommit:
         change: SnapshotChange,
         deletes: Sequence[DataFile],
         position: Position | None,
+        staged: StagedFiles | None,
     ) -> None:
         parent = self._head
-        totals = summary_of(
-            change.added,
-            change.removed,
-            change.deletes_added,
-            deletes,
-            parent,
-        )
+        totals = summary_of(change.added, change.removed, change.deletes_added, deletes, parent, staged)
+        operation = change.operation_with(staged=staged is not None and staged.digest.files > 0)
         stamp = Stamp(self._digest, writer.snapshot_id, position)
         path = writer.write_list(self._known_manifests.lists, manifests, None if parent is None else parent.snapshot_id)
         if parent is not None and self._manifests is not None:
@@ -354,7 +387,7 @@ class TableCommit:
             sequence_number=writer.sequence_number,
             timestamp_ms=max(_now_ms(), self.table.metadata.last_updated_ms),
             manifest_list=path,
-            summary=Summary(change.operation, **totals, **stamp.summary()),
+            summary=Summary(operation, **totals, **stamp.summary()),
             schema_id=self._schema.schema_id,
         )
         self.updates.append(AddSnapshotUpdate(snapshot=snapshot))

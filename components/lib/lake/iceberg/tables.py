@@ -265,6 +265,13 @@ class IcebergTables:
         except FileNotFoundError as error:
             raise BrokenTable(f"{name} refers to a file that is not there: {error}") from error
 
+    def write(self, table: LakeTable, call: Callable[[], T]) -> T:
+        """Calls a writer of manifests that no commit refers to yet. Raises `TableUnavailable` if a write fails."""
+        try:
+            return self._of_table(full_name(table), call)
+        except FileNotFoundError as error:
+            raise TableUnavailable(f"{full_name(table)}: {error}") from error
+
     def try_storage(self, table: Table) -> None:
         """Writes a small object beside the table's metadata, reads and deletes it. TableUnavailable if that fails."""
         name = ".".join(table.name())
