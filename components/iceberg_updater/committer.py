@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -42,6 +42,9 @@ log = structlog.get_logger(__name__)
 
 COMPARE = "to be compared with the registry"
 """The stop reason that adopt and revert leave: the table needs a refresh, and no further decision."""
+
+_MAX_SCHEMAS = 512
+"""Tables whose schemas are cached."""
 
 _ICEBERG_PROPERTIES = ("history.expire.", "write.", "read.", "commit.", "comment")
 """Prefixes of the registry's table properties that are copied to the Iceberg table."""
@@ -96,7 +99,7 @@ class Committer:
     def __init__(self, tables: IcebergTables, retention: Retention) -> None:
         self.tables = tables
         self._retention = retention
-        self._schemas: dict[int, dict[int, tuple[TableMetadata, TableSchema]]] = {}
+        self._schemas: OrderedDict[int, dict[int, tuple[TableMetadata, TableSchema]]] = OrderedDict()
 
     def commit(self, target: TargetTable, events: TableEvents) -> CommitResult | None:
         """Commits the transactions that the table's stamp does not cover. Returns None if there are none.
@@ -272,6 +275,9 @@ class Committer:
     def schemas(self, target: TargetTable) -> dict[int, TableSchema]:
         """Raises `SchemaProblem`, with the table's name, for a version that cannot be read."""
         known = self._schemas.setdefault(target.table.id, {})
+        self._schemas.move_to_end(target.table.id)
+        if len(self._schemas) > _MAX_SCHEMAS:
+            self._schemas.popitem(last=False)
         for version, row in target.metadata.items():
             if version not in known or known[version][0] != row:
                 known[version] = (row, TableSchema.read(row, table=target.name))

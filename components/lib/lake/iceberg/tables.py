@@ -70,6 +70,9 @@ PROPERTIES = {
 _ATTEMPTS = 10
 _LOCK_TIMEOUT_S = 60.0
 _MAX_LOADED = 512
+_MAX_SNAPSHOTS = 20_000
+"""Of all loaded tables: a snapshot takes about 5 kB."""
+
 _locks: WeakValueDictionary[object, threading.Lock] = WeakValueDictionary()  # while a thread holds or waits for one
 _locks_guard = threading.Lock()
 
@@ -160,10 +163,12 @@ class IcebergTables:
     def _keep(self, table_id: int, table: Table) -> None:
         """Metadata can be megabytes, so only the most recently used tables are cached."""
         self._loaded[table_id] = table
-        with suppress(KeyError):  # another thread has removed it meanwhile
+        with suppress(KeyError, RuntimeError):  # another thread has changed it meanwhile
             self._loaded.move_to_end(table_id)
-            while len(self._loaded) > _MAX_LOADED:
-                gone, _ = self._loaded.popitem(last=False)
+            snapshots = sum(len(kept.metadata.snapshots) for kept in self._loaded.values())
+            while len(self._loaded) > 1 and (len(self._loaded) > _MAX_LOADED or snapshots > _MAX_SNAPSHOTS):
+                gone, evicted = self._loaded.popitem(last=False)
+                snapshots -= len(evicted.metadata.snapshots)
                 self._manifests.pop(gone, None)
 
     def has(self, table: LakeTable) -> bool:
