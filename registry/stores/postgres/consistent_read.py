@@ -54,6 +54,7 @@ class PostgresConsistentRead(SqlConsistentRead):
         batch: _Batch[R] | None = await self._read(table, None, _FIRST_ROWS, table_id)
         while batch is not None:
             following = self._read_ahead(table, batch, table_id)
+            await asyncio.sleep(0)  # the query is sent before rows are unpacked
             found += batch.rows()
             while len(found) >= page:
                 part, found = found[:page], found[page:]
