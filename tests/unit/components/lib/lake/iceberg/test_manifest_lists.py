@@ -62,7 +62,12 @@ def test_a_list_is_read_as_pyiceberg_would_have_written_it(tmp_path: Path, count
 def test_a_commit_encodes_only_the_blocks_that_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[int] = []
     encode = manifest_lists._encoded
-    monkeypatch.setattr(manifest_lists, "_encoded", lambda block: encoded.append(len(block)) or encode(block))
+
+    def counted(block: list[ManifestFile]) -> bytes:
+        encoded.append(len(block))
+        return encode(block)
+
+    monkeypatch.setattr(manifest_lists, "_encoded", counted)
     lists = ManifestLists()
     before = [manifest(number) for number in range(1, 1_001)]
     lists.write(IO, str(tmp_path / "1"), before, 1, None, 1)
