@@ -12,6 +12,7 @@ from benchmarks.lake.freshness import freshness_figures
 from benchmarks.lake.growth import growth_figures
 from benchmarks.lake.iceberg import commit_figures
 from benchmarks.lake.inserts import insert_overhead, insert_rate
+from benchmarks.lake.large_refresh import large_refresh_figures
 from benchmarks.lake.many_tables import table_figures
 from benchmarks.registries import SERVER
 from benchmarks.report import Report, run
@@ -25,6 +26,7 @@ async def measure(report: Report) -> None:
             await insert_overhead(report, Path(name), server)
     await commit_figures(report)
     await growth_figures(report)
+    await large_refresh_figures(report)
     await freshness_figures(report)
     await table_figures(report)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -26,7 +27,8 @@ R = TypeVar("R", bound=Row)
 _FIRST_ROWS, _MOST_ROWS = 256, 1_024
 """Rows per query: at first, and where they are small."""
 
-_BYTES = 1_000_000
+_SLICE_S = 0.0005
+_BYTES = 500_000
 """After a query with more, the next one asks for fewer rows."""
 
 
@@ -55,7 +57,7 @@ class PostgresConsistentRead(SqlConsistentRead):
         while batch is not None:
             following = self._read_ahead(table, batch, table_id)
             await asyncio.sleep(0)  # the query is sent before rows are unpacked
-            found += batch.rows()
+            found += await batch.rows()
             while len(found) >= page:
                 part, found = found[:page], found[page:]
                 yield part
@@ -118,7 +120,15 @@ class _Batch(Generic[R]):
             return None
         return self._table.last_key(self._packed) if self._read is None else key_of(self._read[-1])
 
-    def rows(self) -> list[R]:
+    async def rows(self) -> list[R]:
+        """Other tasks run between columns, if they take long."""
         if self._read is not None:
             return self._read
-        return self._table.unpack(self._packed, self._count) if self._count else []
+        columns: list[Sequence[object]] = []
+        until = perf_counter() + _SLICE_S
+        for column, values in zip(self._table.columns, self._packed, strict=True):
+            columns.append(column.unpack(values, self._count))
+            if perf_counter() > until:
+                await asyncio.sleep(0)
+                until = perf_counter() + _SLICE_S
+        return self._table.rows(columns) if self._count else []

@@ -100,9 +100,9 @@ class PackedTable(msgspec.Struct, Generic[R], frozen=True):
         for column, values in zip(self.columns, packed, strict=True):
             column.check(values, count)
 
-    def unpack(self, packed: Sequence[bytes | str | None], count: int) -> list[R]:
-        columns = zip(self.columns, packed, strict=True)
-        return list(map(self.model, *(column.unpack(values, count) for column, values in columns)))
+    def rows(self, columns: Sequence[Sequence[object]]) -> list[R]:
+        """Builds rows of the unpacked columns."""
+        return list(map(self.model, *columns))
 
     def last_key(self, packed: Sequence[bytes | str | None]) -> tuple[object, ...]:
         found = {column.name: column.last(values) for column, values in zip(self.columns, packed, strict=True)}
