@@ -1,5 +1,5 @@
 """The lake's figures: what inserting costs over writing the file, what its metadata cost, what an Iceberg commit costs
-after many others and in a large table, how soon an insert is in Iceberg, and what the number of tables costs.
+after many others, and how soon an insert is in Iceberg.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.lake.freshness import freshness_figures
-from benchmarks.lake.growth import growth_figures
 from benchmarks.lake.iceberg import commit_figures
 from benchmarks.lake.inserts import insert_overhead, insert_rate
-from benchmarks.lake.large_refresh import large_refresh_figures
-from benchmarks.lake.many_tables import table_figures
 from benchmarks.registries import SERVER
 from benchmarks.report import Report, run
 from registry.embedded_postgres import EmbeddedPostgres
@@ -25,10 +22,7 @@ async def measure(report: Report) -> None:
         with EmbeddedPostgres(settings=SERVER) as server:
             await insert_overhead(report, Path(name), server)
     await commit_figures(report)
-    await growth_figures(report)
-    await large_refresh_figures(report)
     await freshness_figures(report)
-    await table_figures(report)
 
 
 if __name__ == "__main__":

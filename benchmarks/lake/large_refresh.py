@@ -39,7 +39,7 @@ _FILL = """
 
 async def large_refresh_figures(report: Report) -> None:
     with tempfile.TemporaryDirectory() as name, EmbeddedPostgres(settings=SERVER) as server:
-        few, many = report.pick(50_000, 5_000), report.pick(500_000, 25_000)
+        few, many = report.pick(50_000, 5_000), report.pick(500_000, 15_000)
         small = await _refreshed(server, Path(name), few)
         large = await _refreshed(server, Path(name), many)
     report.add(

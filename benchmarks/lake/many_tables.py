@@ -32,7 +32,7 @@ from registry.embedded_postgres import EmbeddedPostgres
 from registry.inputs import FileDraft
 from registry.models import LakeTable, TableFile
 
-_BATCH = 50
+_BATCH = 25
 _LIMIT_S = 600
 _SUBSCRIPTIONS = """
 components:
@@ -49,7 +49,7 @@ async def table_figures(report: Report) -> None:
         url, store = await new_registry(server, "tables")
         lake = _Lake(Path(name), url, store, psycopg.connect(url, autocommit=True))
         try:
-            await _measure(report, lake, report.pick(10_000, 300), report.pick(1_000, 100))
+            await _measure(report, lake, report.pick(10_000, 200), report.pick(1_000, 100))
         finally:
             lake.connection.close()
             await store.close()

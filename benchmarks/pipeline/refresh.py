@@ -21,11 +21,11 @@ _TRANSACTION = 100_000
 
 async def refresh_figures(report: Report, server: EmbeddedPostgres) -> None:
     wal = Wal(server, "refresh")
-    rows, rounds = report.pick(2_000_000, 200_000), report.pick(2, 3)
+    rows, rounds = report.pick(2_000_000, 200_000), report.pick(2, 2)
     wal.write(rows, _TRANSACTION)
     wal.admin.execute("VACUUM (FREEZE, ANALYZE) segments")
     copies = [await asyncio.to_thread(_copy_s, wal) for _ in range(rounds)]
-    seconds = report.pick(12, 3)
+    seconds = report.pick(12, 2)
     alone: Paced = await paced(wal, seconds, lambda slot: daemon(wal, slot))
     refreshes: list[Answer] = []
 

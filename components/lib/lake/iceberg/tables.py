@@ -214,7 +214,7 @@ class IcebergTables:
             if renamed is not None:
                 return renamed
         if not new and self._unreadable - self.claimed:
-            self._names = dict(self._scan())  # it may be readable by now
+            self._names = self._scan()  # it may be readable by now
         doubtful = self._unreadable - self.claimed
         if doubtful and not new:
             raise TableUnavailable(
@@ -360,7 +360,7 @@ class IcebergTables:
     def names(self) -> dict[int, Identifier]:
         """Returns the catalog's names of the registry's tables. The first call reads every table's properties."""
         if self._names is None:
-            self._names = dict(self._scan())
+            self._names = self._scan()
         return self._names
 
     @property
@@ -387,18 +387,21 @@ class IcebergTables:
         if self._retired:
             raise CatalogUnavailable(f"{full_name(table)}: this call was given up")
 
-    def _scan(self) -> Iterator[tuple[int, Identifier]]:
+    def _scan(self) -> dict[int, Identifier]:
         """Skips tables that cannot be read, and remembers them: they must not block the others."""
-        self._unreadable = set()
+        found: dict[int, Identifier] = {}
+        unreadable: set[Identifier] = set()
         for identifier, location in with_mapped_errors(lambda: list(self._listed())):
             try:
                 owner = self._owner_by(identifier, location)
             except (BrokenTable, TableUnavailable) as problem:  # raised again by `load`
-                self._unreadable.add(identifier)
+                unreadable.add(identifier)
                 log.warning("Iceberg table could not be read", table=".".join(identifier), problem=str(problem))
                 continue
             if owner is not None:
-                yield owner, identifier
+                found[owner] = identifier
+        self._unreadable = unreadable  # other threads see the former ones until the end
+        return found
 
     def _listed(self) -> Iterator[tuple[Identifier, str | None]]:
         """Yields all tables, with their metadata files if the catalog is the registry's."""
