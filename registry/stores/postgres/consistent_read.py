@@ -47,7 +47,7 @@ class PostgresConsistentRead(SqlConsistentRead):
         self._ahead: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
-        """Waits for queries that nobody waits for any more. Call it before the connection is used otherwise."""
+        """Waits for queries whose reader has stopped. Call it before the connection is used otherwise."""
         await asyncio.gather(*self._ahead, return_exceptions=True)
 
     async def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
