@@ -74,8 +74,13 @@ class PostgresConsistentRead(SqlConsistentRead):
         limit = batch.limit // 2 or 1 if batch.size_bytes > _BYTES else min(2 * batch.limit, _MOST_ROWS)
         task = asyncio.create_task(self._read(table, batch.last_key, limit, table_id), name="rows read ahead")
         self._ahead.add(task)
-        task.add_done_callback(self._ahead.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._ahead.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: the reader may have stopped
 
     async def _read(self, table: PackedTable[R], after: Key | None, limit: int, table_id: int | None) -> _Batch[R]:
         values = {f"k{place}": value for place, value in enumerate(after or ())}
