@@ -24,7 +24,7 @@ from registry.stores.sql.consistent_read import Key, SqlConsistentRead, key_of
 
 R = TypeVar("R", bound=Row)
 
-_FIRST_ROWS, _MOST_ROWS = 256, 1_024
+_FIRST_ROWS, _MOST_ROWS = 256, 2_048
 """Rows per query: at first, and where they are small."""
 
 _SLICE_S = 0.0005
