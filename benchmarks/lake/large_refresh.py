@@ -118,11 +118,12 @@ class _Steps:
 
     def __enter__(self) -> _Steps:
         self._run = run_step = asyncio.Handle._run
+        seconds = self.seconds
 
-        def recorded(handle: asyncio.Handle) -> None:
+        def recorded(self: asyncio.Handle) -> None:
             before = time.thread_time()
-            run_step(handle)
-            self.seconds.append(time.thread_time() - before)
+            run_step(self)
+            seconds.append(time.thread_time() - before)
 
         asyncio.Handle._run = recorded  # type: ignore[method-assign]
         return self

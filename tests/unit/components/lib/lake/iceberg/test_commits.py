@@ -364,10 +364,10 @@ def test_files_staged_in_portions_are_one_snapshot_also_after_a_conflict(
     staged = TableCommit(loaded).stage({PLAIN.version: PLAIN}, len(files))
     for part in (files[:2], files[2:4], files[4:]):
         staged.add(part)
-    attempts: list[int] = []
+    attempts: list[str] = []
 
     def build(draft: TableCommit) -> None:
-        attempts.append(draft.table.metadata.last_sequence_number)
+        attempts.append(draft.table.metadata_location)
         if len(attempts) == 1:
             other.commit(table, lambda its: its.set_tag("mine", loaded.metadata.current_snapshot_id or 0))
         draft.add_snapshot(SnapshotChange(removed=live([old])), {PLAIN.version: PLAIN}, staged=staged)
