@@ -30,7 +30,7 @@ from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.subscribers.loader import load_component
-from benchmarks.pipeline.child import TABLES, Counting, told_to_end
+from benchmarks.pipeline.child import TABLES, Counting, told
 from benchmarks.pipeline.wal import INSERT, Wal, prepare
 from benchmarks.report import Report, percentile
 from registry.connect import open_store
@@ -183,7 +183,7 @@ async def _run(job: DaemonJob, parent: Connection) -> None:
         if running.done():
             running.result()
     parent.send("ready")
-    await told_to_end(parent)
+    await told(parent)
     parent.send(counting.late_us)
     daemon.stop()
     await running

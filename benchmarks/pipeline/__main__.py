@@ -7,7 +7,6 @@ run leaves it out.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -17,6 +16,8 @@ from benchmarks.pipeline.clients import clients
 from benchmarks.pipeline.debezium_peer import drains_against_debezium, latency_against_debezium
 from benchmarks.pipeline.latency import Paced, cores, nothing, p50, p99, pace, paced
 from benchmarks.pipeline.readers import DaemonReader, Drained, daemon, drain_by_daemon, drain_by_recvlogical
+from benchmarks.pipeline.recovery import recovery_figures
+from benchmarks.pipeline.refresh import refresh_figures
 from benchmarks.pipeline.wal import Wal, prepare
 from benchmarks.report import Report, run
 from registry.embedded_postgres import EmbeddedPostgres
@@ -113,30 +114,14 @@ async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None
     wal.close()
 
 
-def recovery(report: Report, server: EmbeddedPostgres) -> None:
-    """Kills the daemon with -9, starts it again at once, and measures the time to the first undelivered event."""
-    wal = Wal(server, "recovery")
-    with wal.fresh_slot() as slot:
-        first = daemon(wal, slot)
-        first.wait_until_ready()
-        first.kill()
-        killed = time.time()
-        second = daemon(wal, slot, scratch=True)
-        wal.write(10, 10)
-        second.wait_until_ready()
-        time.sleep(0.5)
-        answer = second.finish()
-    report.add("recovery_s", answer["first_at"] - killed, "kill -9, restarted at once, to the first event", at_most=5)
-    wal.close()
-
-
 async def measure(report: Report) -> None:
     with EmbeddedPostgres(settings=SERVER) as server:
         prepare(server)
         rates(report, server)
         await latency(report, server)
         await latency_with_clients(report, server)
-        recovery(report, server)
+        await refresh_figures(report, server)
+    await recovery_figures(report)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ class Job(msgspec.Struct, kw_only=True):
     hung: int = 0  # of the lanes
     expect: int | None = None  # events, then it ends; None: until it is told to
     bare: bool = False
+    refreshes: bool = False  # each word of the parent refreshes the first lane, until it says "end"
     served: bool = False  # with its HTTP server, whose address it says when it is ready
 
 
@@ -75,6 +76,20 @@ class Counting:
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         return
+
+
+class Refreshing(Counting):
+    """Reads all rows in a refresh, and does nothing with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refreshed: list[tuple[int, float]] = []  # rows and seconds of each refresh
+
+    async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        started, rows = time.perf_counter(), 0
+        async for page in snapshot.rows(Segment):
+            rows += len(page)
+        self.refreshed.append((rows, time.perf_counter() - started))
 
 
 class Draining(Counting):
@@ -106,6 +121,9 @@ async def run_daemon(job: Job, parent: Parent) -> None:
     clock = SystemLoopClock()
     kind = Counting if job.expect is None else Draining
     subscribers = [kind(hung=number < job.hung) for number in range(job.lanes)]
+    refreshing = Refreshing()
+    if job.refreshes:
+        subscribers[0] = refreshing
     daemon = Daemon(
         store,
         PostgresSource(job.url, store, PostgresSourceSettings(slot=job.slot), clock),
@@ -131,7 +149,14 @@ async def run_daemon(job: Job, parent: Parent) -> None:
         while not all(lane.state == "live" for lane in daemon.lanes):  # noqa: ASYNC110  (looking costs it nothing)
             await asyncio.sleep(0.001)
         parent.send({"ready": True, "url": url})
-        await told_to_end(parent)
+        while await told(parent) == "refresh":
+            before = len(last.late_us)
+            daemon.lanes[0].refresh("for the benchmark")
+            wanted = len(refreshing.refreshed) + 1
+            while len(refreshing.refreshed) < wanted:  # noqa: ASYNC110  (looking costs it nothing)
+                await asyncio.sleep(_LOOK_S)
+            rows, seconds = refreshing.refreshed[-1]
+            parent.send({"rows": rows, "seconds": seconds, "late_us": last.late_us[before:]})
         parent.send({"late_us": last.late_us, "first_at": last.first_at})
     if job.hung:
         await daemon.leadership.resign()
@@ -161,7 +186,7 @@ async def run_bare(job: Job, parent: Parent) -> None:
 
     reading = asyncio.create_task(read())
     parent.send({"ready": True})
-    await told_to_end(parent)
+    await told(parent)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     await stream.close()
@@ -174,6 +199,8 @@ async def deliver(batch: list[Transaction], reader: Counting) -> None:
             await reader.on_event(event)
 
 
-async def told_to_end(parent: Parent) -> None:
+async def told(parent: Parent) -> str:
+    """Waits for the parent's next word."""
     with suppress(EOFError):
-        await asyncio.to_thread(parent.recv)
+        return str(await asyncio.to_thread(parent.recv))
+    return "end"

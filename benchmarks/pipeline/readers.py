@@ -87,6 +87,12 @@ class DaemonReader:
     def kill(self) -> None:
         self._process.kill()
 
+    def refresh(self) -> Answer:
+        """Refreshes the first lane. Returns when it is complete."""
+        self._words.send("refresh")
+        answer: Answer = self._words.recv()
+        return answer
+
     def finish(self) -> Answer:
         answer: Answer = {}
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -16,8 +16,10 @@ from components.lib.lake.iceberg import (
     ForeignCommit,
     IcebergTables,
     LiveDeleteFile,
+    LiveFileSet,
     Retention,
     SnapshotChange,
+    StagedFiles,
     Stamp,
     TableCommit,
     TableProblem,
@@ -40,6 +42,9 @@ log = structlog.get_logger(__name__)
 
 COMPARE = "to be compared with the registry"
 """The stop reason that adopt and revert leave: the table needs a refresh, and no further decision."""
+
+_MAX_SCHEMAS = 512
+"""Tables whose schemas are cached."""
 
 _ICEBERG_PROPERTIES = ("history.expire.", "write.", "read.", "commit.", "comment")
 """Prefixes of the registry's table properties that are copied to the Iceberg table."""
@@ -94,7 +99,7 @@ class Committer:
     def __init__(self, tables: IcebergTables, retention: Retention) -> None:
         self.tables = tables
         self._retention = retention
-        self._schemas: dict[int, dict[int, tuple[TableMetadata, TableSchema]]] = {}
+        self._schemas: OrderedDict[int, dict[int, tuple[TableMetadata, TableSchema]]] = OrderedDict()
 
     def commit(self, target: TargetTable, events: TableEvents) -> CommitResult | None:
         """Commits the transactions that the table's stamp does not cover. Returns None if there are none.
@@ -168,7 +173,7 @@ class Committer:
             return True
         if table.metadata.format_version > FORMAT and stamp.snapshot == table.metadata.current_snapshot_id:
             return False  # an engine writes it, through the catalog; there is nothing to commit
-        self.commit_difference(target, [], [], None)
+        self.commit_difference(target, None, [], None)
         return False
 
     def ensure(self, target: TargetTable) -> None:
@@ -195,25 +200,42 @@ class Committer:
             return False
         return self.tables.read(target.table, lambda: delete_files(table)) != registered_deletes(deletes)
 
-    def live(self, target: TargetTable) -> tuple[int | None, dict[str, LiveFile]]:
-        """Returns the snapshot's id and its files by path, current or as of the refresh."""
-        table = self.tables.load(target.table)
+    def live(self, target: TargetTable) -> LiveFileSet:
+        """Returns the files of the current snapshot, or of that of the refresh. Call `has_different_files` before."""
+        table = self.tables.load(target.table, cached=True)
         if table is None:
             raise TableUnavailable(f"the Iceberg table {target.name} was dropped meanwhile")
         table = self.tables.as_of(table, target.location)
-        return table.metadata.current_snapshot_id, self.tables.read(target.table, lambda: files_by_path(table))
+        return self.tables.read(target.table, lambda: LiveFileSet.read(table))
+
+    def read_removed(self, target: TargetTable, live: LiveFileSet) -> list[LiveFile]:
+        """Returns the files that are left in the set."""
+        return self.tables.read(target.table, live.read_left)
+
+    def stage(self, target: TargetTable) -> StagedFiles:
+        """Begins to write manifests of files that `commit_difference` will add."""
+        table = self.tables.load(target.table, cached=True)
+        if table is None:
+            raise TableUnavailable(f"the Iceberg table {target.name} was dropped meanwhile")
+        draft, schemas = TableCommit(table), self.schemas(target)
+        self._require_own(draft)
+        draft.evolve(schemas[max(schemas)])
+        return draft.stage(schemas, target.table.file_count)
+
+    def add_staged(self, target: TargetTable, staged: StagedFiles, files: list[TableFile]) -> None:
+        self.tables.write(target.table, lambda: staged.add(_checked(SnapshotChange(files)).added))
 
     def commit_difference(
         self,
         target: TargetTable,
-        added: list[TableFile],
+        staged: StagedFiles | None,
         removed: list[LiveFile],
         before: Digest | None,
         base: int | None = None,
         deletes: Sequence[TableDeleteFile] | None = None,
     ) -> CommitResult | None:
-        """Commits the registry's files, schema and properties. `before`: digest of the files in `base`. `deletes`: all
-        delete files of the registry; None: Iceberg has the same.
+        """Commits the registry's files, schema and properties. `staged`: files to add. `before`: digest of the files
+        in `base`. `deletes`: all delete files of the registry; None: Iceberg has the same.
 
         What engines have committed since the registry was read stays: the registry did not have it yet.
         """
@@ -227,18 +249,19 @@ class Committer:
             if not moved or newest.version >= int(draft.table.metadata.properties.get(SCHEMA_VERSION, 0)):
                 draft.evolve(newest)
                 self._copy_properties(draft, target.newest)
-            change = SnapshotChange(added, removed)
+            change = SnapshotChange([], removed)
             if deletes is not None:
                 change_deletes(change, self._as_of(draft, target), deletes)
-            if change.added or change.removed or change.deletes_added or change.deletes_removed:
-                draft.add_snapshot(_checked(change), self.schemas(target))
+            if staged is not None or change.removed or change.deletes_added or change.deletes_removed:
+                draft.add_snapshot(change, self.schemas(target), staged=staged)
             draft.set_stamp(None)
             draft.stop(None)
             draft.retain(self._retention)
 
         done = _result(self.tables.commit(target.table, build))
         if done is not None:
-            log.info("refresh committed", table=target.name, added=len(added), removed=len(removed))
+            added = 0 if staged is None else staged.digest.files
+            log.info("refresh committed", table=target.name, added=added, removed=len(removed))
         return done
 
     def stop(self, target: TargetTable, reason: str) -> None:
@@ -252,6 +275,9 @@ class Committer:
     def schemas(self, target: TargetTable) -> dict[int, TableSchema]:
         """Raises `SchemaProblem`, with the table's name, for a version that cannot be read."""
         known = self._schemas.setdefault(target.table.id, {})
+        self._schemas.move_to_end(target.table.id)
+        if len(self._schemas) > _MAX_SCHEMAS:
+            self._schemas.popitem(last=False)
         for version, row in target.metadata.items():
             if version not in known or known[version][0] != row:
                 known[version] = (row, TableSchema.read(row, table=target.name))

@@ -98,10 +98,9 @@ async def revert(store: MetadataStore, tables: IcebergTables, table: LakeTable) 
 
 async def _registered(store: MetadataStore, table: LakeTable) -> AsyncIterator[TableFile]:
     async with store.consistent_read() as snapshot:
-        async for page in snapshot.rows(TableFile):
+        async for page in snapshot.rows(TableFile, table_id=table.id):
             for file in page:
-                if file.table_id == table.id:
-                    yield file
+                yield file
 
 
 async def _delete_files(store: MetadataStore, table: LakeTable) -> list[TableDeleteFile]:

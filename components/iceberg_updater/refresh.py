@@ -1,14 +1,13 @@
 """A refresh: compares Iceberg with one consistent snapshot of the registry and commits the difference.
 
 The first pass over the files computes one digest per table. Only tables whose digest differs are compared file by file,
-in a second pass that holds their Iceberg files and the missing ones in memory. A failure of one table does not affect
-the others.
+one after the other, and only their own rows are read again. A failure of one table does not affect the others.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TypeVar
 
@@ -18,7 +17,14 @@ import structlog
 from components.iceberg_updater.committer import Committer, TargetTable, is_iceberg
 from components.iceberg_updater.committer_thread import CommitterThread
 from components.lib.lake.file_set_digest import Digest, LiveFile
-from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableUnavailable, identifier_of
+from components.lib.lake.iceberg import (
+    CatalogUnavailable,
+    LiveFileSet,
+    StagedFiles,
+    TableProblem,
+    TableUnavailable,
+    identifier_of,
+)
 from components.lib.lake.iceberg.tables import Identifier
 from components.lib.lake.schema.table_schema import SchemaProblem
 from registry.contract import ConsistentRead, MetadataStore
@@ -27,6 +33,12 @@ from registry.models import CatalogTable, IcebergCommit, LakeTable, TableDeleteF
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+_PAGE = 200
+"""Files that are handled without yielding the event loop: about a millisecond."""
+
+_PORTION = 5_000
+"""Files whose manifests are written at a time."""
 
 
 class RefreshFailure(msgspec.Struct, frozen=True):
@@ -45,19 +57,6 @@ class RefreshResult(msgspec.Struct):
     tables: dict[int, str] = {}
     failed: dict[int, RefreshFailure] = {}
     unreferenced: list[str] = []
-
-
-class _FileDifference(msgspec.Struct):
-    """`live` holds the files of snapshot `base` that the registry was not found to have; `before` is the digest of all
-    files of `base`.
-    """
-
-    live: dict[str, LiveFile]
-    before: Digest
-    base: int | None
-    added: list[TableFile] = []
-    removed: list[LiveFile] = []
-    deletes: list[TableDeleteFile] = []  # all delete files of the registry
 
 
 class IcebergRefresh:
@@ -83,12 +82,11 @@ class IcebergRefresh:
         if self._only is None:
             await self._drop_unregistered(targets)
         digests: defaultdict[int, Digest] = defaultdict(Digest)
-        async for page in snapshot.rows(TableFile, table_id=self._only):
+        async for page in snapshot.rows(TableFile, page=_PAGE, table_id=self._only):
             for file in page:
                 if file.table_id in targets:
                     digests[file.table_id].add(LiveFile.of(file))
         deletes = await self._read_deletes(snapshot)
-        differences: dict[int, _FileDifference] = {}
         for table_id, target in targets.items():
             if not await self._ensure_table(target):
                 continue
@@ -96,15 +94,9 @@ class IcebergRefresh:
             if newer_schema and await self._may_undo(snapshot, target):
                 continue
             compare = partial(_compare, self._committer, target, digests[table_id], deletes[table_id])
-            found = await self._attempt(target, compare)
-            if found is not None and not await self._may_undo(snapshot, target):
-                differences[table_id] = found
-        if differences:
-            await self._compare_files(snapshot, differences)
-        for table_id, difference in differences.items():
-            target = targets[table_id]
-            unreferenced = await self._attempt(target, partial(_commit, self._committer, target, difference))
-            self._result.unreferenced += unreferenced or []
+            live = await self._attempt(target, compare)
+            if live is not None and not await self._may_undo(snapshot, target):
+                await self._commit_difference(snapshot, target, live, deletes[table_id])
         return self._result
 
     async def _read_targets(self, snapshot: ConsistentRead) -> dict[int, TargetTable]:
@@ -199,19 +191,41 @@ class IcebergRefresh:
             await self._thread.call(partial(self._committer.stop, target, reason))
         return None
 
-    async def _compare_files(self, snapshot: ConsistentRead, differences: dict[int, _FileDifference]) -> None:
-        async for page in snapshot.rows(TableFile, table_id=self._only):
-            for file in page:
-                difference = differences.get(file.table_id)
-                if difference is None:
-                    continue
-                known = difference.live.pop(file.file_path, None)
-                if known != LiveFile.of(file):
-                    difference.added.append(file)
-                    if known is not None:
-                        difference.removed.append(known)
-        for difference in differences.values():
-            difference.removed += difference.live.values()
+    async def _commit_difference(
+        self, snapshot: ConsistentRead, target: TargetTable, live: LiveFileSet, deletes: list[TableDeleteFile]
+    ) -> None:
+        """Writes manifests of missing files while the registry is read, then commits all of the difference at once.
+        Memory is bounded by one portion of files, and by the set of live files.
+        """
+        staged: StagedFiles | None = None
+        done = False
+        try:
+            async for files in self._missing(snapshot, target, live):
+                staged = staged or await self._attempt(target, partial(self._committer.stage, target))
+                if staged is None:
+                    return
+                if not await self._attempt(target, partial(_add_staged, self._committer, target, staged, files)):
+                    return
+            commit = partial(_commit, self._committer, target, staged, live, deletes)
+            unreferenced = await self._attempt(target, commit)
+            done = unreferenced is not None
+            self._result.unreferenced += unreferenced or []
+        finally:
+            if staged is not None and not done:
+                await self._thread.call(staged.discard)
+
+    async def _missing(
+        self, snapshot: ConsistentRead, target: TargetTable, live: LiveFileSet
+    ) -> AsyncIterator[list[TableFile]]:
+        """Yields the registry's files that Iceberg does not have, in portions, and takes the others out of the set."""
+        missing: list[TableFile] = []
+        async for page in snapshot.rows(TableFile, page=_PAGE, table_id=target.table.id):
+            missing += [file for file in page if not live.take(LiveFile.of(file))]
+            if len(missing) >= _PORTION:
+                yield missing
+                missing = []
+        if missing:
+            yield missing
 
 
 async def _last_commit(snapshot: ConsistentRead, table_id: int) -> int:
@@ -229,19 +243,23 @@ def _ensure(committer: Committer, target: TargetTable) -> bool:
 
 def _compare(
     committer: Committer, target: TargetTable, digest: Digest, deletes: list[TableDeleteFile]
-) -> _FileDifference | None:
-    if not committer.has_different_files(target, digest, deletes):
-        return None
-    base, live = committer.live(target)
-    before = Digest()
-    for file in live.values():
-        before.add(file)
-    return _FileDifference(live, before, base, deletes=deletes)
+) -> LiveFileSet | None:
+    return committer.live(target) if committer.has_different_files(target, digest, deletes) else None
 
 
-def _commit(committer: Committer, target: TargetTable, difference: _FileDifference) -> list[str]:
+def _add_staged(committer: Committer, target: TargetTable, staged: StagedFiles, files: list[TableFile]) -> bool:
+    committer.add_staged(target, staged, files)
+    return True
+
+
+def _commit(
+    committer: Committer,
+    target: TargetTable,
+    staged: StagedFiles | None,
+    live: LiveFileSet,
+    deletes: list[TableDeleteFile],
+) -> list[str]:
     """Returns the metadata files that are no longer needed."""
-    done = committer.commit_difference(
-        target, difference.added, difference.removed, difference.before, difference.base, difference.deletes
-    )
+    removed = committer.read_removed(target, live)
+    done = committer.commit_difference(target, staged, removed, live.digest, live.snapshot_id, deletes)
     return [] if done is None else done.unreferenced

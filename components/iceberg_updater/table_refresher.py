@@ -170,7 +170,9 @@ class TableRefresher:
         if thread.is_hanging(table_id):
             raise TableUnavailable(f"{full_name(table)}: its storage still has not answered an earlier request")
         rows = {row.schema_version: row for row in await self._store.list_table_metadata(table_id)}
-        if not rows or not is_iceberg(rows.values()):
+        if not rows:
+            raise TableUnavailable(f"{full_name(table)} was dropped meanwhile")  # the next attempt drops it in Iceberg
+        if not is_iceberg(rows.values()):
             self._pending.remove(table_id)
             return
         await self._probe(TargetTable(table, rows))

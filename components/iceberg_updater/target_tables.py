@@ -1,6 +1,8 @@
-"""The registry's tables as the updater needs them for a commit, cached by table id."""
+"""The registry's tables as the updater needs them for a commit, cached by table id: those that were used last."""
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 import structlog
 
@@ -12,6 +14,8 @@ from registry.models import LakeTable, TableMetadata
 
 log = structlog.get_logger(__name__)
 
+_MAX_TABLES = 2_000
+
 
 class TableGone(Exception):
     """The registry no longer has the table."""
@@ -20,7 +24,7 @@ class TableGone(Exception):
 class TargetTables:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._tables: dict[int, LakeTable] = {}
+        self._tables: OrderedDict[int, LakeTable] = OrderedDict()
         self._metadata: dict[int, dict[int, TableMetadata]] = {}
         self._ignored: set[int] = set()
 
@@ -51,6 +55,9 @@ class TargetTables:
             self._ignored.discard(table_id)
             raise TableGone
         self._tables[table_id] = table
+        self._tables.move_to_end(table_id)
+        if len(self._tables) > _MAX_TABLES:
+            self.forget(next(iter(self._tables)))
         known = self._metadata.setdefault(table_id, {})
         known.update((row.schema_version, row) for row in events.rows)
         for version in events.versions - known.keys():

@@ -14,6 +14,7 @@ from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, Registry
 from registry.inputs import OffsetDraft
 from registry.models import PUBLISHED, UNPUBLISHED, ConsumerOffset, Partition, Row, Segment, Topic, UploadIntent
 from registry.schema import table_of
+from registry.stores.postgres import consistent_read
 from tests.contracts.contents import contents
 from tests.fixtures.stores import OpenStore
 from tests.samples import ONE_OF_EACH, TABLE, file, segment, snapshot
@@ -39,6 +40,12 @@ async def _blocked(url: str, hasty: MetadataStore) -> None:
             return await (await watcher.execute(query)).fetchone() == (1,)
 
         await eventually(waiting, "a writer that waits for a lock")
+
+
+def _read_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL's rows are read four at a time."""
+    for name in ("_FIRST_ROWS", "_MOST_ROWS"):
+        monkeypatch.setattr(consistent_read, name, 4)
 
 
 class TestConsistentRead:
@@ -86,6 +93,67 @@ class TestConsistentRead:
                 await asyncio.wait_for(other.add_segment(segment(base)), 30)
                 await asyncio.wait_for(store.commit_offsets("none", []), 30)
             assert await read.count(Segment) == await second.count(Segment) == 0
+
+    async def test_rows_with_and_without_values(self, store: MetadataStore) -> None:
+        """Columns that may be NULL, text that is not ASCII, numbers at their limits."""
+        whole = msgspec.structs.replace(
+            segment(0), s3_key="schlüssel/\t\\n☃", min_timestamp=0, max_timestamp=2**63 - 1, block_index="é"
+        )
+        await store.create_topic("orders", 1)
+        await store.add_segment(whole)
+        await store.add_segment(segment(10))
+        async with store.consistent_read() as read:
+            first, second = [row for row in await _rows(read, Segment) if isinstance(row, Segment)]
+        assert [first, second] == await store.get_segments("orders", 0)
+        assert (first.s3_key, first.max_timestamp, first.block_index) == (whole.s3_key, 2**63 - 1, "é")
+        assert second.block_index is None
+
+    async def test_text_with_control_characters(self, store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The separator of PostgreSQL's packed rows among them."""
+        _read_little(monkeypatch)
+        await store.create_topic("orders", 1)
+        keys = ["a", "+", "b\x1fc", "\x1f", *(f"k{number}" for number in range(8)), "\x01\t\n\r\x1e\x7f"]
+        for number, key in enumerate(keys):
+            row = msgspec.structs.replace(segment(10 * number), s3_key=key, block_index=key if number % 2 else None)
+            await store.add_segment(row)
+        async with store.consistent_read() as read:
+            rows = [row for row in await _rows(read, Segment, 5) if isinstance(row, Segment)]
+        assert rows == await store.get_segments("orders", 0)
+        assert [row.s3_key for row in rows] == keys
+
+    async def test_other_reads_while_one_is_not_at_its_end(
+        self, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _read_little(monkeypatch)
+        await store.create_topic("orders", 50)
+        async with store.consistent_read() as read:
+            partitions = 0
+            async for rows in read.rows(Partition, page=10):
+                partitions += len(rows)
+                assert await read.count(Topic) == 1
+                assert len([row async for found in read.rows(Partition, page=7) for row in found]) == 50
+            assert partitions == 50
+            several = [_rows(read, Partition, page) for page in (3, 11, 100)]
+            assert [len(rows) for rows in await asyncio.gather(*several)] == [50, 50, 50]
+
+    async def test_reads_that_are_given_up(self, store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def fail() -> None:
+            async with store.consistent_read() as read:
+                async for _ in read.rows(Partition, page=10):
+                    raise ZeroDivisionError
+
+        _read_little(monkeypatch)
+        await store.create_topic("orders", 50)
+        for _ in range(3):
+            async with store.consistent_read() as read:
+                async for _ in read.rows(Partition, page=10):
+                    break
+                assert await read.count(Partition) == 50
+                async for _ in read.rows(Partition, page=10):
+                    break
+            with pytest.raises(ZeroDivisionError):
+                await fail()
+        await store.create_topic("later", 1)
 
     async def test_a_page_size_of_zero_is_refused(self, store: MetadataStore) -> None:
         async with store.consistent_read() as read:

@@ -49,7 +49,11 @@ class Digest(msgspec.Struct, gc=False):
         return cls(value, files)
 
     def add(self, file: LiveFile) -> None:
-        self.value = (self.value + file.number) % _MODULUS
+        self.add_number(file.number)
+
+    def add_number(self, number: int) -> None:
+        """Adds a file by its `LiveFile.number`."""
+        self.value = (self.value + number) % _MODULUS
         self.files += 1
 
     def remove(self, file: LiveFile) -> None:

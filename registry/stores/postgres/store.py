@@ -46,6 +46,7 @@ from registry.models import (
 from registry.position import Position, XidVisibility
 from registry.schema import BooleanType, JsonTextType
 from registry.stores.postgres.arrays import array_literal
+from registry.stores.postgres.consistent_read import PostgresConsistentRead
 from registry.stores.postgres.statements import (
     ADD_SEGMENTS,
     CHANGE_FILES,
@@ -340,7 +341,12 @@ class PostgresStore(
             # A standby's snapshot lists no running transactions: it would seem to contain everything.
             query = "SELECT pg_current_snapshot()::text WHERE NOT pg_is_in_recovery()"
             found = (await connection.exec_driver_sql(query)).scalar_one_or_none()
-            yield SqlConsistentRead(self, connection, None if found is None else XidVisibility.parse(found))
+            visibility = None if found is None else XidVisibility.parse(found)
+            read = PostgresConsistentRead(self, connection, visibility, await _driver(connection))
+            try:
+                yield read
+            finally:
+                await read.close()
 
     async def _before_load(self, connection: AsyncConnection) -> None:
         tables = ", ".join(kind.table for kind in (*PUBLISHED, *UNPUBLISHED))

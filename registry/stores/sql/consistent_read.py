@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from sqlalchemy import Select, func, select, tuple_
@@ -20,6 +20,9 @@ from registry.schema import table_of
 from registry.stores.sql.base import SqlBase, select_rows
 
 R = TypeVar("R", bound=Row)
+
+Key: TypeAlias = tuple[object, ...]
+"""The values of a row's primary key."""
 
 
 class SqlConsistentRead:
@@ -40,20 +43,29 @@ class SqlConsistentRead:
 
     async def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
         validation.integer("page", page, 1)
-        key = [table_of(kind).c[name] for name in kind.key]
-        query: Select[Any] = select_rows(kind).order_by(*key).limit(page)
-        if table_id is not None:
-            query = query.where(table_of(kind).c.table_id == table_id)
-        after: tuple[object, ...] | None = None
+        after: Key | None = None
         while True:
-            following = query if after is None else query.where(tuple_(*key) > after)
-            with self._store._translating_errors():
-                rows = [kind(*row) for row in await self._connection.execute(following)]
+            rows = await self._page(kind, after, page, table_id)
             if rows:
                 yield rows
             if len(rows) < page:
                 return
-            after = tuple(getattr(rows[-1], name) for name in kind.key)
+            after = key_of(rows[-1])
+
+    async def _page(self, kind: type[R], after: Key | None, limit: int, table_id: int | None) -> list[R]:
+        """Returns the rows with the next keys."""
+        key = [table_of(kind).c[name] for name in kind.key]
+        query: Select[Any] = select_rows(kind).order_by(*key).limit(limit)
+        if table_id is not None:
+            query = query.where(table_of(kind).c.table_id == table_id)
+        if after is not None:
+            query = query.where(tuple_(*key) > after)
+        with self._store._translating_errors():
+            return [kind(*row) for row in await self._connection.execute(query)]
+
+
+def key_of(row: Row) -> Key:
+    return tuple(getattr(row, name) for name in row.key)
 
 
 class SqlBulkLoad:

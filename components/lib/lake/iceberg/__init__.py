@@ -26,6 +26,7 @@ from components.lib.lake.iceberg.probe import CatalogProbe
 from components.lib.lake.iceberg.retention import Retention
 from components.lib.lake.iceberg.snapshot_files import (
     LiveDeleteFile,
+    LiveFileSet,
     PartitionPaths,
     data_files,
     dated_files,
@@ -37,6 +38,7 @@ from components.lib.lake.iceberg.snapshot_files import (
     require_format,
     require_supported,
 )
+from components.lib.lake.iceberg.staged_files import StagedFiles
 from components.lib.lake.iceberg.stamp import Stamp
 from components.lib.lake.iceberg.tables import IcebergTables, identifier_of
 
@@ -44,10 +46,10 @@ __all__ = [
     # the catalog
     "CatalogProbe", "IcebergTables", "RegistryCatalog", "identifier_of", "open_catalog",
     # commits
-    "SnapshotChange", "Retention", "Stamp", "TableCommit",
+    "SnapshotChange", "Retention", "StagedFiles", "Stamp", "TableCommit",
     # files of a snapshot
-    "LiveDeleteFile", "PartitionPaths", "data_files", "dated_files", "delete_files", "files_by_path", "live_digest",
-    "live_files", "may_have_delete_files", "require_format", "require_supported",
+    "LiveDeleteFile", "LiveFileSet", "PartitionPaths", "data_files", "dated_files", "delete_files", "files_by_path",
+    "live_digest", "live_files", "may_have_delete_files", "require_format", "require_supported",
     # errors
     "BadFile", "CatalogUnavailable", "ForeignCommit", "ForeignTable", "TableUnavailable", "TableProblem",
     "Unsupported", "with_mapped_errors",

@@ -72,7 +72,7 @@ class RegistryCatalog(EngineSqlCatalog):
         engine = _engine(url)
         self._closed = False
         self._close_late_connections(engine)
-        self._snapshots: OrderedDict[UUID, dict[int, str]] = OrderedDict()  # as JSON, by table and snapshot id
+        self._snapshots: OrderedDict[UUID, dict[str, str]] = OrderedDict()  # as JSON, by table and manifest list
         super().__init__(name, engine, **properties)
 
     def close(self) -> None:
@@ -113,10 +113,13 @@ class RegistryCatalog(EngineSqlCatalog):
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
 
     def _to_json(self, metadata: TableMetadata) -> str:
-        """Returns the JSON that PyIceberg writes, but serializes each snapshot, which never changes, only once."""
+        """Returns the JSON that PyIceberg writes, but serializes each snapshot, which never changes, only once.
+
+        An attempt after a conflict may use the same snapshot id again, but never the same manifest list.
+        """
         known = self._snapshots.get(metadata.table_uuid, {})
         texts = {
-            snapshot.snapshot_id: known.get(snapshot.snapshot_id) or snapshot.model_dump_json(exclude_none=True)
+            snapshot.manifest_list: known.get(snapshot.manifest_list) or snapshot.model_dump_json(exclude_none=True)
             for snapshot in metadata.snapshots
         }
         self._snapshots[metadata.table_uuid] = texts

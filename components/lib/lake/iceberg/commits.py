@@ -36,11 +36,19 @@ from pyiceberg.typedef import Record
 
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.data_files import DataFiles
-from components.lib.lake.iceberg.errors import ForeignCommit
-from components.lib.lake.iceberg.manifests import SnapshotManifestWriter, is_live, may_contain, merge_groups
+from components.lib.lake.iceberg.errors import ForeignCommit, TableUnavailable
+from components.lib.lake.iceberg.manifest_lists import DroppedManifests, KnownManifests
+from components.lib.lake.iceberg.manifests import (
+    SnapshotManifestWriter,
+    is_live,
+    may_contain,
+    merge_groups,
+    most_files,
+)
 from components.lib.lake.iceberg.retention import Retention, unreferenced_files
 from components.lib.lake.iceberg.schema_updates import evolution, find_spec, partition_kinds, schema_of
 from components.lib.lake.iceberg.snapshot_summary import summary_of
+from components.lib.lake.iceberg.staged_files import StagedFiles
 from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
 from components.lib.lake.partitioning.partition_values import Partitioning, PartitionProblem
 from components.lib.lake.schema.table_schema import TableSchema
@@ -65,9 +73,13 @@ class SnapshotChange(msgspec.Struct):
 
     @property
     def operation(self) -> Operation:
+        return self.operation_with(staged=False)
+
+    def operation_with(self, *, staged: bool) -> Operation:
+        """Returns the operation of a snapshot that may also add ``staged`` files."""
         if self.replaces:
             return Operation.REPLACE
-        if self.added:
+        if self.added or staged:
             return Operation.OVERWRITE if self.removed else Operation.APPEND
         return Operation.DELETE if self.removed else Operation.OVERWRITE
 
@@ -79,10 +91,10 @@ class FilesMissing(Exception):
 class TableCommit:
     """Everything is relative to `table` as it was loaded; the catalog refuses the commit if it is out of date.
 
-    `manifests` are those of the table's current snapshot, if the caller knows them already.
+    `known` is what earlier commits of this process know about the table's manifests; `remember` adds to it.
     """
 
-    def __init__(self, table: Table, manifests: list[ManifestFile] | None = None) -> None:
+    def __init__(self, table: Table, known: KnownManifests | None = None) -> None:
         self.table = table
         self.stamp = Stamp.read(table.metadata)
         self.updates: list[TableUpdate] = []
@@ -90,12 +102,15 @@ class TableCommit:
         """Metadata files that are unreferenced after the commit."""
         current = table.metadata.current_snapshot()
         self._base = self._head = current
-        self._manifests = manifests
+        self._known_manifests = known = known or KnownManifests()
+        self._manifests = known.of(None if current is None else current.snapshot_id)
+        self._dropped: dict[int, DroppedManifests] = {}
         self._digest = self.stamp.digest.copy()
         self._schema = table.metadata.schema()
         self._specs = dict(table.metadata.specs())
         self._known: dict[int, DataFiles] = {}
         self._writers: list[SnapshotManifestWriter] = []
+        self._staged: StagedFiles | None = None
 
     @property
     def digest(self) -> Digest:
@@ -107,10 +122,11 @@ class TableCommit:
         """The number of new snapshots so far."""
         return len(self._writers)
 
-    @property
-    def head(self) -> tuple[int, list[ManifestFile]] | None:
-        """The snapshot that will be current and its manifests, or None if these were not read."""
-        return None if self._head is None or self._manifests is None else (self._head.snapshot_id, self._manifests)
+    def remember(self) -> None:
+        """Call it after the commit: the next one need not read the manifest list."""
+        if self._head is not None and self._manifests is not None:
+            retained = (snapshot.snapshot_id for snapshot in self.table.metadata.snapshots)
+            self._known_manifests.committed(self._head.snapshot_id, self._manifests, self._dropped, retained)
 
     def require_own(self) -> None:
         """Raises `ForeignCommit` unless the current snapshot and schema are those of the stamp."""
@@ -134,12 +150,28 @@ class TableCommit:
         self.updates += found.updates
         self._schema, self._specs = found.schema, found.specs
 
+    def stage(self, schemas: Mapping[int, TableSchema], files: int) -> StagedFiles:
+        """Call it after `evolve`. Files of these schema versions can be added to the result, about ``files`` in all;
+        then another commit takes it for its snapshot.
+        """
+        specs = {version: self._spec_of(schema).spec_id for version, schema in schemas.items()}
+        snapshot_id, most = self.table.metadata.new_snapshot_id(), most_files(files)
+        writer = SnapshotManifestWriter(self.table, self._schema, snapshot_id, 0, most)
+        return StagedFiles(writer, lambda added: self._added(writer, added, schemas), specs)
+
     def add_snapshot(
-        self, change: SnapshotChange, schemas: Mapping[int, TableSchema], position: Position | None = None
+        self,
+        change: SnapshotChange,
+        schemas: Mapping[int, TableSchema],
+        position: Position | None = None,
+        staged: StagedFiles | None = None,
     ) -> None:
-        """Adds a snapshot on top of the previous ones. ``schemas`` contains the version of every file."""
+        """Adds a snapshot on top of the previous ones. ``schemas`` contains the version of every file. ``staged`` are
+        files to add beside those of the change. Raises `TableUnavailable` if they were staged for other specs.
+        """
         before = self._current_manifests()
-        writer = self._new_writer()
+        counted = self._digest.files + len(change.added) + (0 if staged is None else staged.digest.files)
+        writer = self._new_writer(most_files(counted), None if staged is None else staged.snapshot_id)
         manifests = self._without(writer, before, change.removed)
         manifests, deletes = self._without_deletes(writer, manifests, change.deletes_removed)
         manifests = self._merged(writer, manifests)
@@ -148,7 +180,19 @@ class TableCommit:
             self._digest.remove(removed)
         for file in change.added:
             self._digest.add(LiveFile.of(file))
-        self._finish(writer, added + manifests, change, deletes, position)
+        if staged is not None:
+            added += self._take(staged, writer.sequence_number, schemas)
+        self._finish(writer, added + manifests, change, deletes, position, staged)
+
+    def _take(
+        self, staged: StagedFiles, sequence_number: int, schemas: Mapping[int, TableSchema]
+    ) -> list[ManifestFile]:
+        if any(self._spec_of(schemas[version]).spec_id != spec_id for version, spec_id in staged.specs.items()):
+            raise TableUnavailable(f"{'.'.join(self.table.name())}: its partition specs were changed meanwhile")
+        self._staged = staged
+        staged.in_doubt = True
+        self._digest = self._digest.moved(Digest(), staged.digest)
+        return staged.manifests(sequence_number)
 
     def set_stamp(self, position: Position | None) -> None:
         """Call it once, after the last snapshot, which becomes the current one."""
@@ -195,7 +239,8 @@ class TableCommit:
         expired = [known[wanted] for wanted in snapshot_ids if wanted in known]
         if not expired:
             return
-        found = unreferenced_files(self.table.io, self.table.metadata, expired)
+        dropped = self._known_manifests.dropped
+        found = unreferenced_files(self.table.io, self.table.metadata, expired, dropped)
         self.unreferenced += own_files(found, location=self.table.location())
         self.updates.append(RemoveSnapshotsUpdate(snapshot_ids=[snapshot.snapshot_id for snapshot in expired]))
 
@@ -210,10 +255,14 @@ class TableCommit:
         """Removes the files that were written for the commit. Only if it has certainly not happened."""
         for writer in self._writers:
             writer.discard()
+        if self._staged is not None:
+            self._staged.in_doubt = False  # another attempt may take them
 
-    def _new_writer(self) -> SnapshotManifestWriter:
-        sequence = self.table.metadata.next_sequence_number() + len(self._writers)
-        writer = SnapshotManifestWriter(self.table, self._schema, self.table.metadata.new_snapshot_id(), sequence)
+    def _new_writer(self, most: int, snapshot_id: int | None) -> SnapshotManifestWriter:
+        metadata = self.table.metadata
+        sequence = metadata.next_sequence_number() + len(self._writers)
+        snapshot_id = metadata.new_snapshot_id() if snapshot_id is None else snapshot_id
+        writer = SnapshotManifestWriter(self.table, self._schema, snapshot_id, sequence, most)
         self._writers.append(writer)
         return writer
 
@@ -307,7 +356,7 @@ class TableCommit:
     def _merged(self, writer: SnapshotManifestWriter, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Merges manifests of earlier snapshots only: entries of this one must keep their status."""
         old = [manifest for manifest in manifests if manifest.added_snapshot_id != writer.snapshot_id]
-        for spec_id, group in merge_groups(old):
+        for spec_id, group in merge_groups(old, writer.most):
             gone = {manifest.manifest_path for manifest in group}
             manifests = [
                 *writer.merge(self._specs[spec_id], group),
@@ -322,24 +371,23 @@ class TableCommit:
         change: SnapshotChange,
         deletes: Sequence[DataFile],
         position: Position | None,
+        staged: StagedFiles | None,
     ) -> None:
         parent = self._head
-        totals = summary_of(
-            change.added,
-            change.removed,
-            change.deletes_added,
-            deletes,
-            parent,
-        )
+        totals = summary_of(change.added, change.removed, change.deletes_added, deletes, parent, staged)
+        operation = change.operation_with(staged=staged is not None and staged.digest.files > 0)
         stamp = Stamp(self._digest, writer.snapshot_id, position)
-        path = writer.write_list(manifests, None if parent is None else parent.snapshot_id)
+        path = writer.write_list(self._known_manifests.lists, manifests, None if parent is None else parent.snapshot_id)
+        if parent is not None and self._manifests is not None:
+            dropped = DroppedManifests.between(parent.snapshot_id, self._manifests, manifests)
+            self._dropped[writer.snapshot_id] = dropped
         snapshot = Snapshot(
             snapshot_id=writer.snapshot_id,
             parent_snapshot_id=None if parent is None else parent.snapshot_id,
             sequence_number=writer.sequence_number,
             timestamp_ms=max(_now_ms(), self.table.metadata.last_updated_ms),
             manifest_list=path,
-            summary=Summary(change.operation, **totals, **stamp.summary()),
+            summary=Summary(operation, **totals, **stamp.summary()),
             schema_id=self._schema.schema_id,
         )
         self.updates.append(AddSnapshotUpdate(snapshot=snapshot))

@@ -100,13 +100,18 @@ def _kind(kind: IcebergType) -> Put:
 @lru_cache(maxsize=64)
 def _struct(kind: StructType) -> Put:
     """For an entry or its data file. PyIceberg encodes the partition, whose values can have any type."""
-    puts = [_field(field) for field in kind.fields]
+    puts = encoders(kind)
 
     def put(out: list[bytes], record: Record) -> None:
         for write, value in zip(puts, record_values(record), strict=True):
             write(out, value)
 
     return put
+
+
+def encoders(kind: StructType) -> list[Put]:
+    """Returns the encoder of each field. PyIceberg encodes nested records."""
+    return [_field(field) for field in kind.fields]
 
 
 def _field(field: NestedField) -> Put:

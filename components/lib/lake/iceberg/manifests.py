@@ -21,7 +21,6 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -31,14 +30,18 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
 from components.lib.lake.iceberg.manifest_encoder import DeleteManifestEntryWriter, ManifestEntryWriter
+from components.lib.lake.iceberg.manifest_lists import FORMAT as FORMAT
+from components.lib.lake.iceberg.manifest_lists import ManifestLists
 from components.lib.lake.iceberg.schema_updates import schema_of
 
-FORMAT: Final = 2
 MERGE_COUNT = 10
 """Manifests of one size class that are merged into one of the next."""
 
 MAX_FILES = 1_000
 """Per manifest, because the removal of one file rewrites its manifest. A half-full one is not merged again."""
+
+_LARGE = 2_000_000
+"""With more files than this, manifests have ten times `MAX_FILES`, so that the manifest list stays short."""
 
 _OWN_MANIFEST_FILES = 100
 """Files of one commit and one partition that get a manifest of their own."""
@@ -49,15 +52,21 @@ _PARTITIONS_COMPARED = 200
 
 
 class SnapshotManifestWriter:
-    """Writes the manifests of one snapshot, and remembers their paths, so that a failed commit can be cleaned up."""
+    """Writes the manifests of one snapshot, and remembers their paths, so that a failed commit can be cleaned up.
 
-    def __init__(self, table: Table, schema: Schema, snapshot_id: int, sequence_number: int) -> None:
+    ``most`` files are in a manifest (`most_files`).
+    """
+
+    def __init__(
+        self, table: Table, schema: Schema, snapshot_id: int, sequence_number: int, most: int = MAX_FILES
+    ) -> None:
         self._io: FileIO = table.io
         self._locations: LocationProvider = table.location_provider()
         self._schema = schema
         self._metadata = table.metadata
         self.snapshot_id = snapshot_id
         self.sequence_number = sequence_number
+        self.most = most
         self._id = uuid4()
         self.written: list[str] = []
 
@@ -75,7 +84,7 @@ class SnapshotManifestWriter:
             )
             for file in files
         ]
-        parts = _cut(_ordered(spec, entries), least=_OWN_MANIFEST_FILES)
+        parts = _cut(_ordered(spec, entries), least=_OWN_MANIFEST_FILES, most=self.most)
         return [self._write(spec, part, content) for part in parts]
 
     def remove(
@@ -98,15 +107,12 @@ class SnapshotManifestWriter:
             for manifest in manifests
             for entry in manifest.fetch_manifest_entry(self._io)
         ]
-        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=MAX_FILES)]
+        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=self.most, most=self.most)]
 
-    def write_list(self, manifests: Sequence[ManifestFile], parent: int | None) -> str:
+    def write_list(self, lists: ManifestLists, manifests: Sequence[ManifestFile], parent: int | None) -> str:
         path = self._locations.new_metadata_location(f"snap-{self.snapshot_id}-0-{self._id}.avro")
         self.written.append(path)
-        with write_manifest_list(
-            FORMAT, self._io.new_output(path), self.snapshot_id, parent, self.sequence_number, _CODEC
-        ) as writer:
-            writer.add_manifests(list(manifests))
+        lists.write(self._io, path, manifests, self.snapshot_id, parent, self.sequence_number)
         return path
 
     def discard(self) -> None:
@@ -149,14 +155,19 @@ def _ordered(spec: PartitionSpec, entries: list[ManifestEntry]) -> list[Manifest
     return entries
 
 
-def _cut(entries: Sequence[ManifestEntry], *, least: int) -> Iterator[Sequence[ManifestEntry]]:
-    """Cuts into parts of at most `MAX_FILES`, from ``least`` on at partition boundaries if possible: a compaction of
+def most_files(live: int) -> int:
+    """Returns how many files a manifest of a table with so many live files may have."""
+    return MAX_FILES if live <= _LARGE else 10 * MAX_FILES
+
+
+def _cut(entries: Sequence[ManifestEntry], *, least: int, most: int = MAX_FILES) -> Iterator[Sequence[ManifestEntry]]:
+    """Cuts into parts of at most ``most``, from ``least`` on at partition boundaries if possible: a compaction of
     one partition then does not rewrite entries of others.
     """
     start = 0
     for place in range(1, len(entries)):
         size = place - start
-        if size >= MAX_FILES or (
+        if size >= most or (
             size >= least and entries[place].data_file.partition != entries[place - 1].data_file.partition
         ):
             yield entries[start:place]
@@ -173,15 +184,18 @@ def live_count(manifest: ManifestFile) -> int:
     return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
 
 
-def merge_groups(manifests: Iterable[ManifestFile]) -> Iterator[tuple[int, list[ManifestFile]]]:
-    """Yields the groups of manifests to merge, with their spec ids."""
+def merge_groups(manifests: Iterable[ManifestFile], most: int) -> Iterator[tuple[int, list[ManifestFile]]]:
+    """Yields the groups of manifests to merge, with their spec ids. ``most`` files are in a manifest.
+
+    A group has at most ten manifests of 1,000 files and more, because a commit waits for it.
+    """
     tiers: defaultdict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
-        if manifest.content == ManifestContent.DATA and live_count(manifest) < MAX_FILES // 2:
-            tiers[manifest.partition_spec_id, len(str(live_count(manifest)))].append(manifest)
-    for (spec_id, _), group in tiers.items():
+        if manifest.content == ManifestContent.DATA and (count := live_count(manifest)) < most // 2:
+            tiers[manifest.partition_spec_id, len(str(count))].append(manifest)
+    for (spec_id, digits), group in tiers.items():
         if len(group) >= MERGE_COUNT:
-            yield spec_id, group
+            yield spec_id, group if digits < len(str(MAX_FILES)) else group[:MERGE_COUNT]
 
 
 def may_contain(manifest: ManifestFile, partitions: set[Record], kinds: Sequence[PrimitiveType]) -> bool:

@@ -77,9 +77,13 @@ class EncodedAvroFile(AvroOutputFile[D]):
     """An Avro file whose blocks a subclass encodes."""
 
     def write_encoded_block(self, count: int, content: bytes) -> None:
+        self.write_compressed_block(count, self.compressed(content))
+
+    def compressed(self, content: bytes) -> bytes:
         codec = self.compression_codec()
-        if codec is not None:
-            content, _ = codec.compress(content)
+        return content if codec is None else codec.compress(content)[0]
+
+    def write_compressed_block(self, count: int, content: bytes) -> None:
         self.encoder.write(b"".join((encode_signed(count), encode_signed(len(content)), content, self.sync_bytes)))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 import msgspec
 from pyiceberg.io import FileIO
@@ -11,6 +12,10 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
+
+from components.lib.lake.iceberg.manifest_lists import DroppedManifests
+
+NOTHING_KNOWN: Mapping[int, DroppedManifests] = MappingProxyType({})
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -43,23 +48,55 @@ class Retention(msgspec.Struct, frozen=True):
         return free[: max(0, surplus)]
 
 
-def unreferenced_files(io: FileIO, metadata: TableMetadata, expired: Sequence[Snapshot]) -> list[str]:
+def unreferenced_files(
+    io: FileIO,
+    metadata: TableMetadata,
+    expired: Sequence[Snapshot],
+    dropped: Mapping[int, DroppedManifests] = NOTHING_KNOWN,
+) -> list[str]:
     """Returns the manifest lists and manifests that only expired snapshots refer to.
 
-    In a linear history a manifest that was dropped does not return, so only the kept neighbours of expired snapshots
-    are read. After a rollback to an older snapshot all of them are.
+    In a linear history a manifest that was dropped does not return. So if it is known what the successors of all
+    expired snapshots have ``dropped``, nothing is read; otherwise the kept neighbours of expired snapshots are. After a
+    rollback to an older snapshot all of them are.
     """
-    gone = {snapshot.snapshot_id for snapshot in expired}
     history = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     linear = _is_linear(history)
-    dropped: set[str] = set()
+    gone = {snapshot.snapshot_id for snapshot in expired}
+    manifests = _known_unreferenced(history, gone, dropped) if linear else None
+    if manifests is None:
+        manifests = _read_unreferenced(io, history, gone, linear=linear)
+    return [snapshot.manifest_list for snapshot in expired] + sorted(manifests)
+
+
+def _known_unreferenced(
+    history: Sequence[Snapshot], gone: set[int], dropped: Mapping[int, DroppedManifests]
+) -> set[str] | None:
+    """Returns None if something is not known. A manifest is in all snapshots from the one that added it, by its
+    sequence number, to the one before its drop, so it is unreferenced if none of these is kept.
+    """
+    found: set[str] = set()
+    last_kept = -1
+    for snapshot, successor in zip(history, [*history[1:], None], strict=True):
+        if snapshot.snapshot_id not in gone:
+            last_kept = snapshot.sequence_number or 0
+            continue
+        known = None if successor is None else dropped.get(successor.snapshot_id)
+        if known is None or known.parent != snapshot.snapshot_id:
+            return None
+        found.update(path for path, added in known.manifests if added > last_kept)
+    return found
+
+
+def _read_unreferenced(io: FileIO, history: Sequence[Snapshot], gone: set[int], *, linear: bool) -> set[str]:
+    only_gone: set[str] = set()
     alive: set[str] = set()
     for place, snapshot in enumerate(history):
         beside_gone = any(near.snapshot_id in gone for near in history[max(0, place - 1) : place + 2])
         if beside_gone or not linear:
             manifests = {manifest.manifest_path for manifest in snapshot.manifests(io)}
-            (dropped if snapshot.snapshot_id in gone else alive).update(manifests)
-    return [snapshot.manifest_list for snapshot in expired] + sorted(dropped - alive)
+            (only_gone if snapshot.snapshot_id in gone else alive).update(manifests)
+    return only_gone - alive
 
 
 def _is_linear(history: Sequence[Snapshot]) -> bool:

@@ -66,12 +66,67 @@ def files_by_path(table: Table) -> dict[str, LiveFile]:
     found: dict[str, LiveFile] = {}
     for file in live_files(table):
         if file.path in found:
-            raise TableProblem(
-                f"{'.'.join(table.name())} has {file.path} twice: drop the table from the catalog, and "
-                "`astha refresh iceberg_updater` creates it from the registry"
-            )
+            raise _listed_twice(table, file)
         found[file.path] = file
     return found
+
+
+class LiveFileSet:
+    """The live files of a snapshot, of which the registry's are taken out one by one: what is left, the registry does
+    not have. It holds a number per file, about 80 bytes.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._numbers: set[int] = set()
+        self.snapshot_id = table.metadata.current_snapshot_id
+        self.digest = Digest()
+        """Of all files of the snapshot."""
+
+    @classmethod
+    def read(cls, table: Table) -> LiveFileSet:
+        """Raises `TableProblem` if a file is listed twice, so that its rows are read twice."""
+        found = cls(table)
+        for file in live_files(table):
+            number = file.number
+            found.digest.add_number(number)
+            if (short := number & _SHORT) in found._numbers:
+                raise _listed_twice(table, file)
+            found._numbers.add(short)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def take(self, file: LiveFile) -> bool:
+        """Returns False if the snapshot does not have the file, with the same properties."""
+        short = file.number & _SHORT
+        if short in self._numbers:
+            self._numbers.remove(short)
+            return True
+        return False
+
+    def read_left(self) -> list[LiveFile]:
+        """Returns the files that were not taken. Raises `TableProblem` if one of them is listed twice, with other
+        properties: it can only be removed by its path.
+        """
+        if not self._numbers:
+            return []
+        left = {file.path: file for file in live_files(self._table) if file.number & _SHORT in self._numbers}
+        for file in live_files(self._table):
+            if left.get(file.path, file) != file:
+                raise _listed_twice(self._table, file)
+        return list(left.values())
+
+
+_SHORT = (1 << 128) - 1
+
+
+def _listed_twice(table: Table, file: LiveFile) -> TableProblem:
+    return TableProblem(
+        f"{'.'.join(table.name())} has {file.path} twice: drop the table from the catalog, and "
+        "`astha refresh iceberg_updater` creates it from the registry"
+    )
 
 
 def dated_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[tuple[LiveFile, int | None]]:

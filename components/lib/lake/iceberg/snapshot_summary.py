@@ -8,6 +8,7 @@ from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table.snapshots import Snapshot
 
 from components.lib.lake.file_set_digest import LiveFile
+from components.lib.lake.iceberg.staged_files import StagedFiles
 from registry.models import TableFile
 
 
@@ -17,23 +18,27 @@ def summary_of(
     deletes_added: Sequence[DataFile],
     deletes_removed: Sequence[DataFile],
     parent: Snapshot | None,
+    staged: StagedFiles | None = None,
 ) -> dict[str, str]:
-    """`deletes_added` and `deletes_removed` are delete files."""
+    """`deletes_added` and `deletes_removed` are delete files, `staged` data files that are added too."""
     new_position = _counted(deletes_added, DataFileContent.POSITION_DELETES)
     new_equality = _counted(deletes_added, DataFileContent.EQUALITY_DELETES)
     position = _counted(deletes_removed, DataFileContent.POSITION_DELETES)
     equality = _counted(deletes_removed, DataFileContent.EQUALITY_DELETES)
     partitions = {file.partition_path for file in added} | {file.partition_path for file in removed}
+    if staged is not None:
+        partitions |= staged.partitions
     counts = {
-        "added-data-files": len(added),
-        "added-records": sum(file.row_count for file in added),
+        "added-data-files": len(added) + (0 if staged is None else staged.digest.files),
+        "added-records": sum(file.row_count for file in added) + (0 if staged is None else staged.rows),
         "added-delete-files": len(deletes_added),
         "added-position-delete-files": new_position[0],
         "added-position-deletes": new_position[1],
         "added-equality-delete-files": new_equality[0],
         "added-equality-deletes": new_equality[1],
         "added-files-size": sum(file.file_size for file in added)
-        + sum(file.file_size_in_bytes for file in deletes_added),
+        + sum(file.file_size_in_bytes for file in deletes_added)
+        + (0 if staged is None else staged.size_bytes),
         "deleted-data-files": len(removed),
         "deleted-records": sum(file.rows for file in removed),
         "removed-delete-files": len(deletes_removed),

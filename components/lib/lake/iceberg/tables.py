@@ -26,7 +26,6 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.io import load_file_io
-from pyiceberg.manifest import ManifestFile
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table, TableProperties
 from pyiceberg.table.metadata import new_table_metadata
@@ -43,6 +42,7 @@ from components.lib.lake.iceberg.errors import (
     TableUnavailable,
     with_mapped_errors,
 )
+from components.lib.lake.iceberg.manifest_lists import KnownManifests
 from components.lib.lake.iceberg.pyiceberg_internals import commit
 from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
@@ -70,6 +70,9 @@ PROPERTIES = {
 _ATTEMPTS = 10
 _LOCK_TIMEOUT_S = 60.0
 _MAX_LOADED = 512
+_MAX_SNAPSHOTS = 20_000
+"""Of all loaded tables: a snapshot takes about 5 kB."""
+
 _locks: WeakValueDictionary[object, threading.Lock] = WeakValueDictionary()  # while a thread holds or waits for one
 _locks_guard = threading.Lock()
 
@@ -96,9 +99,7 @@ class IcebergTables:
         self._owners = TableOwners(identity, catalog.properties)
         self._loaded: OrderedDict[int, Table] = OrderedDict()  # most recently used last
         self._names: dict[int, Identifier] | None = None
-        self._heads: dict[
-            int, tuple[int, list[ManifestFile]]
-        ] = {}  # current snapshot and its manifests, of some loaded tables
+        self._manifests: dict[int, KnownManifests] = {}  # of some loaded tables
         self._unreadable: set[Identifier] = set()
         self.claimed: frozenset[Identifier] = frozenset()
         """Names of the registry's tables now: an unreadable Iceberg table of such a name is that table's."""
@@ -162,11 +163,13 @@ class IcebergTables:
     def _keep(self, table_id: int, table: Table) -> None:
         """Metadata can be megabytes, so only the most recently used tables are cached."""
         self._loaded[table_id] = table
-        with suppress(KeyError):  # another thread has removed it meanwhile
+        with suppress(KeyError, RuntimeError):  # another thread has changed it meanwhile
             self._loaded.move_to_end(table_id)
-            while len(self._loaded) > _MAX_LOADED:
-                gone, _ = self._loaded.popitem(last=False)
-                self._heads.pop(gone, None)
+            snapshots = sum(len(kept.metadata.snapshots) for kept in self._loaded.values())
+            while len(self._loaded) > 1 and (len(self._loaded) > _MAX_LOADED or snapshots > _MAX_SNAPSHOTS):
+                gone, evicted = self._loaded.popitem(last=False)
+                snapshots -= len(evicted.metadata.snapshots)
+                self._manifests.pop(gone, None)
 
     def has(self, table: LakeTable) -> bool:
         """Under its own or another name."""
@@ -211,7 +214,7 @@ class IcebergTables:
             if renamed is not None:
                 return renamed
         if not new and self._unreadable - self.claimed:
-            self._names = dict(self._scan())  # it may be readable by now
+            self._names = self._scan()  # it may be readable by now
         doubtful = self._unreadable - self.claimed
         if doubtful and not new:
             raise TableUnavailable(
@@ -232,7 +235,7 @@ class IcebergTables:
                 self._require_wanted(table)
                 if loaded is None:
                     raise TableUnavailable(f"the Iceberg table {full_name(table)} was dropped meanwhile")
-                draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
+                draft = TableCommit(loaded, self._manifests.setdefault(table.id, KnownManifests()))
                 try:
                     built = self._built(draft, build)
                 except (TableProblem, SchemaProblem, FilesMissing):
@@ -253,10 +256,9 @@ class IcebergTables:
                     continue
                 except Exception:
                     # It is unknown whether it was committed: the next attempt loads the table again.
-                    self._loaded.pop(table.id, None)
+                    self.forget_one(table.id)
                     raise
-                if draft.head is not None:
-                    self._heads[table.id] = draft.head
+                draft.remember()
                 return draft
             raise TableUnavailable(f"{full_name(table)}: {_ATTEMPTS} commits in a row conflicted with others")
 
@@ -267,6 +269,13 @@ class IcebergTables:
             return self._of_table(name, call)
         except FileNotFoundError as error:
             raise BrokenTable(f"{name} refers to a file that is not there: {error}") from error
+
+    def write(self, table: LakeTable, call: Callable[[], T]) -> T:
+        """Calls a writer of manifests that no commit refers to yet. Raises `TableUnavailable` if a write fails."""
+        try:
+            return self._of_table(full_name(table), call)
+        except FileNotFoundError as error:
+            raise TableUnavailable(f"{full_name(table)}: {error}") from error
 
     def try_storage(self, table: Table) -> None:
         """Writes a small object beside the table's metadata, reads and deletes it. TableUnavailable if that fails."""
@@ -295,7 +304,7 @@ class IcebergTables:
         """
         name = self.names().pop(table_id, None)
         self._loaded.pop(table_id, None)
-        self._heads.pop(table_id, None)
+        self._manifests.pop(table_id, None)
         if name is None:
             if self._unreadable:
                 self._names = None  # it may be one of those: scan again the next time
@@ -351,7 +360,7 @@ class IcebergTables:
     def names(self) -> dict[int, Identifier]:
         """Returns the catalog's names of the registry's tables. The first call reads every table's properties."""
         if self._names is None:
-            self._names = dict(self._scan())
+            self._names = self._scan()
         return self._names
 
     @property
@@ -366,34 +375,33 @@ class IcebergTables:
     def forget_one(self, table_id: int) -> None:
         """Removes this table from the cache."""
         self._loaded.pop(table_id, None)
-        self._heads.pop(table_id, None)
+        self._manifests.pop(table_id, None)
 
     def forget(self) -> None:
         """Clears the cache."""
         self._names = None
         self._loaded.clear()
-        self._heads.clear()
+        self._manifests.clear()
 
     def _require_wanted(self, table: LakeTable) -> None:
         if self._retired:
             raise CatalogUnavailable(f"{full_name(table)}: this call was given up")
 
-    def _manifests_of(self, table_id: int, table: Table) -> list[ManifestFile] | None:
-        snapshot_id, manifests = self._heads.get(table_id, (None, []))
-        return manifests if snapshot_id is not None and snapshot_id == table.metadata.current_snapshot_id else None
-
-    def _scan(self) -> Iterator[tuple[int, Identifier]]:
+    def _scan(self) -> dict[int, Identifier]:
         """Skips tables that cannot be read, and remembers them: they must not block the others."""
-        self._unreadable = set()
+        found: dict[int, Identifier] = {}
+        unreadable: set[Identifier] = set()
         for identifier, location in with_mapped_errors(lambda: list(self._listed())):
             try:
                 owner = self._owner_by(identifier, location)
             except (BrokenTable, TableUnavailable) as problem:  # raised again by `load`
-                self._unreadable.add(identifier)
+                unreadable.add(identifier)
                 log.warning("Iceberg table could not be read", table=".".join(identifier), problem=str(problem))
                 continue
             if owner is not None:
-                yield owner, identifier
+                found[owner] = identifier
+        self._unreadable = unreadable  # other threads see the former ones until the end
+        return found
 
     def _listed(self) -> Iterator[tuple[Identifier, str | None]]:
         """Yields all tables, with their metadata files if the catalog is the registry's."""

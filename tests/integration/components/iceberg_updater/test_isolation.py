@@ -17,7 +17,7 @@ from astha.subscribers import ComponentContext, LakeSettings, S3Settings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.updater_state import read_failing_tables
-from registry.models import LakeTable
+from registry.models import LakeTable, TableMetadata
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.iceberg_updater.conftest import Lake
 from tests.parquet_files import PLAIN
@@ -155,6 +155,33 @@ async def test_dropping_a_table_with_unavailable_storage(lake: Lake) -> None:
     await deliver(lake)
     assert lake.ids(other) == []
     repair_storage(lake, bad)
+    await lake.settled()
+    assert lake.tables.load(bad) is None
+
+
+async def test_dropping_a_table_whose_refresh_has_begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refresh finds the table, and then none of its rows."""
+    bad = await lake.create("bad")
+    await lake.deliver()
+    await lake.insert(bad, 1)
+    break_storage(lake, bad)
+    await deliver(lake)
+    repair_storage(lake, bad)
+    found = lake.store.list_table_metadata
+    dropped: list[int] = []
+
+    async def drop_first(table_id: int) -> list[TableMetadata]:
+        if not dropped:
+            dropped.append(table_id)
+            await lake.drop(bad)
+        return await found(table_id)
+
+    async def has_begun() -> bool:
+        return bool(dropped)
+
+    monkeypatch.setattr(lake.store, "list_table_metadata", drop_first)
+    await eventually(has_begun, "the refresh has read the table")
+    await deliver(lake)
     await lake.settled()
     assert lake.tables.load(bad) is None
 

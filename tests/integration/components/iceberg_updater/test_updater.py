@@ -8,8 +8,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from astha.events import Operation
-from components.lib.lake.iceberg import Stamp
+from components.iceberg_updater import refresh
+from components.iceberg_updater.committer import Committer, TargetTable
+from components.lib.lake.iceberg import StagedFiles, Stamp, TableUnavailable
 from components.lib.lake.schema.table_schema import TableSchema
+from registry.models import TableFile
 from registry.position import Position
 from tests.integration.components.iceberg_updater.conftest import Lake
 from tests.parquet_files import BY_DAY, COLUMNS, PLAIN, write_files
@@ -263,6 +266,56 @@ async def test_a_refresh_commits_the_difference_once(lake: Lake) -> None:
     assert lake.ids(table) == [2, 3, 4]
     assert lake.operations(table) == ["append", "overwrite"]
     assert lake.tables.load(gone) is None
+    await lake.require_agreement(table)
+
+
+async def test_a_large_difference_is_written_in_portions_and_seen_at_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh, "_PAGE", 2)
+    monkeypatch.setattr(refresh, "_PORTION", 3)
+    table, other = await lake.create(), await lake.create("other")
+    files = await lake.insert(table, 1)
+    await lake.insert(table, 2)
+    await lake.deliver()
+    await lake.remove(table, files)
+    for number in range(3, 13):
+        await lake.insert(table, number)
+        await lake.insert(other, number)
+    await lake.refresh()
+    assert lake.ids(table) == list(range(2, 13))
+    assert lake.ids(other) == list(range(3, 13))
+    assert lake.operations(table) == ["append", "overwrite"]
+    loaded = lake.load(table)
+    manifests = loaded.current_snapshot().manifests(loaded.io)  # type: ignore[union-attr]
+    assert sorted(found.added_files_count or 0 for found in manifests) == [0, 3, 3, 4]
+    await lake.require_agreement(table, other)
+
+
+async def test_a_large_difference_that_fails_leaves_no_manifests(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refresh, "_PORTION", 2)
+    table = await lake.create()
+    await lake.insert(table, 1)
+    await lake.deliver()
+    for number in range(2, 8):
+        await lake.insert(table, number)
+    written: list[str] = []
+    add = Committer.add_staged
+
+    def fail_at_last(self: Committer, target: TargetTable, staged: StagedFiles, files: list[TableFile]) -> None:
+        add(self, target, staged, files)
+        written.extend(found.manifest_path for found in staged.manifests(1))
+        if staged.digest.files == 6:
+            raise TableUnavailable("its storage has failed")
+
+    monkeypatch.setattr(Committer, "add_staged", fail_at_last)
+    await lake.refresh()
+    monkeypatch.setattr(Committer, "add_staged", add)
+    assert written
+    io = lake.load(table).io
+    assert not [path for path in set(written) if io.new_input(path).exists()]
+    await lake.refresh()
+    assert lake.ids(table) == list(range(1, 8))
     await lake.require_agreement(table)
 
 

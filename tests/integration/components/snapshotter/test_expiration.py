@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -248,7 +248,7 @@ async def test_one_scan_of_the_catalog_serves_all_dropped_tables(lake: Lake, mon
     scans: list[int] = []
     scan = lake.tables._scan
 
-    def counted() -> Iterator[tuple[int, tuple[str, ...]]]:
+    def counted() -> dict[int, tuple[str, ...]]:
         scans.append(1)
         return scan()
 

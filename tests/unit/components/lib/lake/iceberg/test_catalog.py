@@ -3,6 +3,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,12 @@ from pydantic import SecretStr
 from pyiceberg.catalog.sql import SqlCatalog
 
 from astha.subscribers import LakeSettings, S3Settings
-from components.lib.lake.iceberg import IcebergTables, RegistryCatalog, open_catalog
+from components.lib.lake.iceberg import IcebergTables, RegistryCatalog, SnapshotChange, TableCommit, open_catalog
 from components.lib.lake.iceberg.catalog import file_io_properties
 from components.lib.lake.iceberg.tables import _locks
 from components.lib.lake.storage.locations import parse
-from registry.models import LakeTable
-from tests.parquet_files import PLAIN
+from registry.models import LakeTable, TableFile
+from tests.parquet_files import PLAIN, as_row, row, write_file
 from tests.unit.components.lib.lake.iceberg.conftest import named
 
 SECRET = "hunter2-and-more"
@@ -75,7 +76,7 @@ def test_the_caches_of_tables_are_bounded(sqlite_url: str, warehouse: Path, monk
         tables.ensure(table, PLAIN)
         tables.commit(table, lambda draft: draft.set_properties({"comment": "x"}))
     assert len(tables._loaded) == 3
-    assert len(tables._heads) <= 3
+    assert len(tables._manifests) <= 3
     assert len(catalog._snapshots) == 2
     assert not [key for key in _locks if isinstance(key, tuple) and key[0] == catalog.name]
     for table in many:  # read again where they were forgotten
@@ -84,6 +85,27 @@ def test_the_caches_of_tables_are_bounded(sqlite_url: str, warehouse: Path, monk
         assert loaded.properties["comment"] == "x"
         assert tables.has(table)
     tables.close()
+
+
+def test_tables_with_many_snapshots_count_more(
+    sqlite_url: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("components.lib.lake.iceberg.tables._MAX_SNAPSHOTS", 4)
+    tables = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
+    many = [named(f"orders{number}", warehouse, number) for number in range(1, 5)]
+    for table in many:
+        tables.ensure(table, PLAIN)
+        for number in range(3):
+            file = as_row(write_file(warehouse / table.name, [row(number)], name=f"{number}.parquet"))
+            tables.commit(table, partial(_add, file))
+    assert list(tables._loaded) == [4]
+    assert list(tables._manifests) == [4]
+    tables.close()
+
+
+def _add(file: TableFile, draft: TableCommit) -> None:
+    draft.add_snapshot(SnapshotChange([file]), {1: PLAIN})
+    draft.set_stamp(None)
 
 
 @pytest.mark.parametrize("chosen", [None, ("0640", "0750")])

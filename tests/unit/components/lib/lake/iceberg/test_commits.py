@@ -353,3 +353,61 @@ def test_a_swap_removes_delete_files_with_their_data_files(tables: IcebergTables
     assert summary["total-position-deletes"] == "1"
     with pytest.raises(FilesMissing, match=r"the delete file .*d1"):
         commit(tables, table, SnapshotChange(deletes_removed=[first.file_path]), position=4)
+
+
+def test_files_staged_in_portions_are_one_snapshot_also_after_a_conflict(
+    tables: IcebergTables, other: IcebergTables, table: LakeTable, data: Path
+) -> None:
+    old = as_row(write_file(data, [row(0)]))
+    loaded = commit(tables, table, SnapshotChange([old]))
+    files = [as_row(write_file(data, [row(number)])) for number in range(1, 6)]
+    staged = TableCommit(loaded).stage({PLAIN.version: PLAIN}, len(files))
+    for part in (files[:2], files[2:4], files[4:]):
+        staged.add(part)
+    attempts: list[str] = []
+
+    def build(draft: TableCommit) -> None:
+        attempts.append(draft.table.metadata_location)
+        if len(attempts) == 1:
+            other.commit(table, lambda its: its.set_tag("mine", loaded.metadata.current_snapshot_id or 0))
+        draft.add_snapshot(SnapshotChange(removed=live([old])), {PLAIN.version: PLAIN}, staged=staged)
+        draft.set_stamp(None)
+
+    tables.catalog.properties["uri"] = "elsewhere"  # another lock than the other handle's
+    tables.commit(table, build)
+
+    assert len(attempts) == 2
+    staged.discard()  # it keeps what was committed
+    found = tables.load(table)
+    assert found is not None
+    assert sorted(found.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4, 5]
+    assert live_digest(found) == Stamp.read(found.metadata).digest == digest_of(files)
+    snapshot = found.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.snapshot_id == staged.snapshot_id
+    assert snapshot.summary is not None
+    assert snapshot.summary.operation is Operation.OVERWRITE
+    assert (snapshot.summary["added-data-files"], snapshot.summary["total-records"]) == ("5", "5")
+    added = [one for one in snapshot.manifests(found.io) if one.added_files_count]
+    assert [one.added_files_count for one in added] == [2, 2, 1]
+    assert {one.sequence_number for one in added} == {snapshot.sequence_number}
+
+
+def test_staged_files_that_are_not_committed_leave_nothing(
+    tables: IcebergTables, table: LakeTable, data: Path, warehouse: Path
+) -> None:
+    old = as_row(write_file(data, [row(0)]))
+    loaded = commit(tables, table, SnapshotChange([old]))
+    before = sorted(warehouse.rglob("*.avro"))
+    staged = TableCommit(loaded).stage({PLAIN.version: PLAIN}, 1)
+    staged.add([as_row(write_file(data, [row(1)]))])
+
+    def build(draft: TableCommit) -> None:
+        draft.add_snapshot(SnapshotChange(), {PLAIN.version: PLAIN}, staged=staged)
+        raise FilesMissing("something else")
+
+    with pytest.raises(FilesMissing):
+        tables.commit(table, build)
+    staged.discard()
+
+    assert sorted(warehouse.rglob("*.avro")) == before

@@ -79,7 +79,7 @@ PARTS: dict[str, tuple[str, str, Any]] = {
     "construct_writer": ("bb01812a86c1", "value_encoder", construct_writer),
     "ManifestWriter": ("40ccd83b8914", "CustomManifestWriter copies new_writer", ManifestWriter),
     "ManifestWriterV2": ("2a803406c856", "CustomManifestWriter is one", ManifestWriterV2),
-    "write_manifest_list": ("f13074b5103e", "SnapshotManifestWriter.write_list in manifests.py", write_manifest_list),
+    "write_manifest_list": ("f13074b5103e", "ManifestLists in manifest_lists.py writes the same", write_manifest_list),
     "Record": ("a1d5ba34e20b", "record_values reads _data", Record),
     "PyArrowFileIO._initialize_local_fs": (
         "974c05521029",
