@@ -127,7 +127,7 @@ class TestStatus:
         assert (audit["name"], audit["state"], audit["position"], audit["lag"]) == ("audit", "live", 850, 100)
         assert audit["lag_s"] == 0.5
         assert (audit["queue"]["events"], audit["queue"]["bytes"]) == (2, 20)
-        assert audit["breaker"] == {"state": "closed", "failures": 0}
+        assert audit["breaker"] == {"state": "closed", "failures": 0, "retry_in_s": None}
 
     async def test_problems_of_single_tables_are_named_and_leave_it_ready(
         self, client: Client, stage: Stage, capsys: pytest.CaptureFixture[str]
