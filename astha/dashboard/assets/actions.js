@@ -3,9 +3,10 @@ import { h } from "./dom.js";
 import { get, post, token } from "./api.js";
 
 export function toast(text, kind = "good") {
-  const element = h("div", { class: `toast ${kind}` }, text);
+  const element = h("div", { class: `toast ${kind}` }, h("span", {}, text));
   document.getElementById("toasts").append(element);
-  setTimeout(() => element.remove(), kind === "bad" ? 12000 : 6000);
+  if (kind !== "bad") setTimeout(() => element.remove(), 6000);
+  else element.append(h("button", { type: "button", "aria-label": "Dismiss", onclick: () => element.remove() }, "×")); // errors stay until read
 }
 
 function dialog(title, content, confirm) {
