@@ -1,5 +1,5 @@
 // Every action is confirmed in a dialog that says what will happen; the daemon logs it with its origin.
-import { h } from "./dom.js";
+import { h, address } from "./dom.js";
 import { get, post, token } from "./api.js";
 
 export function toast(text, kind = "good") {
@@ -16,10 +16,12 @@ function dialog(title, content, confirm) {
       h("div", { class: "buttons" },
         h("button", { value: "cancel", type: "submit", formnovalidate: true }, "Cancel"),
         h("button", { value: "confirm", type: "submit", class: "primary" }, confirm)));
+    const before = document.activeElement && address(document.activeElement);
     const element = h("dialog", { "aria-labelledby": "dialog-title" }, form);
     element.addEventListener("close", () => {
       resolve(element.returnValue === "confirm" ? Object.fromEntries(new FormData(form)) : null);
       element.remove();
+      if (before) document.querySelector(before)?.focus(); // what was focused may have been drawn again meanwhile
     });
     document.body.append(element);
     element.showModal();

@@ -92,7 +92,7 @@ const ADVICE = {
 };
 
 function onState(state, reason) {
-  const texts = { live: "live", problem: "not responding", disconnected: "disconnected, trying again", denied: "a token is needed" };
+  const texts = { live: "live", problem: "not responding", disconnected: "disconnected", denied: "a token is needed" };
   const back = state === "live" && connected === false;
   connected = state === "live";
   if (connected) lastHeard = new Date();

@@ -94,7 +94,8 @@ export function update(parent, ...children) {
   if (focused) parent.querySelector(focused)?.focus({ preventScroll: true });
 }
 
-function address(element) {
+// Returns a selector that finds the element again when it was drawn again, or null.
+export function address(element) {
   const tag = element.localName;
   if (element.dataset.key) return `[data-key="${CSS.escape(element.dataset.key)}"]`;
   if (tag === "summary" && element.parentElement.dataset.key) return `details[data-key="${CSS.escape(element.parentElement.dataset.key)}"] > summary`;

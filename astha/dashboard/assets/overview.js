@@ -92,7 +92,7 @@ function stages(status, samples) {
     h("div", { class: `stage ${source.connected || unused ? "" : "bad"}` }, h("h2", {}, "Source"),
       unused ? badge("the leader reads it", "info") : source.connected ? badge("connected", "good") : badge("not connected", "bad"),
       !unused && facts([
-        ["behind the server", source.lag === null || !source.connected ? "–" : `${number(source.lag)} ${source.unit}`],
+        ["behind", source.lag === null || !source.connected ? "–" : `${number(source.lag)} ${source.unit}`],
         ["received up to", number(source.received)],
         ["acknowledged", number(source.acknowledged)],
         source.retained_bytes !== null && ["retained", bytes(source.retained_bytes)],
@@ -134,7 +134,7 @@ function trouble(one) {
   return [
     one.reason && h("p", { class: "reason" }, one.reason),
     failure && !(one.reason || "").includes(failure.hint) && h("p", { class: "reason" }, `${failure.call === "refresh" ? "Refresh" : "Delivery"} failed: ${sentence(failure.error)} ${sentence(failure.hint[0].toUpperCase() + failure.hint.slice(1))}`),
-    retries(one) && h("p", { class: "hint" }, `Attempt ${number(failure.attempt)} of ${number(failure.attempts)} failed ${ago(failure.at)}; the next one is ${failure.next_try_s === null ? "under way" : `in ${seconds(failure.next_try_s)}`}. After the last one the event is dropped, and a refresh brings what it contained.`),
+    failure && (retries(one) || failure.next_try_s !== null) && h("p", { class: "hint" }, `Attempt ${number(failure.attempt)} of ${number(failure.attempts)} failed ${ago(failure.at)}; the next one is ${failure.next_try_s === null ? "under way" : `in ${seconds(failure.next_try_s)}`}.${retries(one) ? " After the last one the event is dropped, and a refresh brings what it contained." : ""}`),
     meaning && h("p", { class: "hint" }, meaning(one)),
   ];
 }
