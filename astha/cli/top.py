@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from astha.cli.command_help import SHORT_HELP
-from astha.cli.control import client_of
+from astha.cli.control import client_of, failure_line
 from astha.cli.options import server_options, settings_options
 from astha.client import NoDaemon, Refused
 
@@ -121,7 +121,7 @@ class Rates:
             f"[bold]astha {status['version']}[/]  {leadership['role']}  {ready}  {_escaped(status['registry'])}",
             *([_source_line(source)] if leadership["role"] == "leading" else []),
             *_listed([f"[red]- {_escaped(reason)}[/]" for reason in _reasons(status)]),
-            *_listed([_failure_line(one) for one in status["components"] if one["failure"] is not None]),
+            *_listed([_escaped(f"! {failure_line(one)}") for one in status["components"] if one.get("failure")]),
             *([advice] if (advice := _ADVICE.get(leadership["role"])) else []),
             "",
         ]
@@ -144,7 +144,7 @@ class Rates:
 def _cells(component: dict[str, Any], rate: float, recent: list[float]) -> tuple[str, ...]:
     style = _STYLES.get(component["state"], "")
     state = _SHORT.get(component["state"], component["state"])
-    if state == "live" and component["failure"] is not None:
+    if state == "live" and component.get("failure"):
         state, style = "retrying", "yellow"
     if style:
         state = f"[{style}]{state}[/]"
@@ -174,16 +174,6 @@ def _source_line(source: dict[str, Any]) -> str:
         return f"source [bold red]not connected[/]: {_escaped(source['detail'])}"
     lag = "" if source["lag"] is None else f", {source['lag']:,} {source['unit']} behind the server"
     return f"source connected, at {source['received']:,}{lag}"
-
-
-def _failure_line(component: dict[str, Any]) -> str:
-    failure, circuit = component["failure"], component["breaker"].get("retry_in_s")
-    again = failure["next_try_s"] if circuit is None else circuit
-    tried = "" if again is None else f", tried again in {again:.0f} s"
-    return _escaped(
-        f"! {component['name']}: {failure['call']} failed, attempt {failure['attempt']} of {failure['attempts']}"
-        f"{tried}: {failure['error']} ({failure['hint']})"
-    )
 
 
 def _listed(lines: list[str]) -> list[str]:

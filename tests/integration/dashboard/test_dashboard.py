@@ -162,6 +162,7 @@ def test_a_failing_component_says_why_and_recovers(visit: Visit) -> None:
             assert found.violations_count == 0, f"{scheme}: {found.generate_report()}"
         done = visit.here.astha("top", "--once", "--interval", "0.2", "--server", visit.here.url)
         assert "! audit: delivery failed" in done.stdout
+        assert "audit: delivery failed" in visit.here.astha("status", "--server", visit.here.url).stdout
         lane.get_by_role("button", name="refresh audit").click()
         visit.confirm("Refresh")
         expect(lane.get_by_text("refresh owed", exact=True)).to_be_visible()
