@@ -143,6 +143,8 @@ def test_actions_on_a_component(visit: Visit) -> None:
     lane.get_by_role("button", name="refresh audit").click()
     visit.confirm("Refresh")
     visit.told("audit is")
+    for action in ("resume", "refresh"):
+        assert audit(visit.here, action)["component"] == "audit"
     line = audit(visit.here, "pause")
     assert (line["component"], line["peer"]) == ("audit", "127.0.0.1")
     assert "Chrome" in str(line["client"])
@@ -197,7 +199,8 @@ def test_snapshot_compact_cancel_and_roll_back(visit: Visit) -> None:
     visit.confirm("Roll back")
     visit.told("is rolled back")
     eventually_now(lambda: _reloaded(visit, None) and "now: 6 files" in page.inner_text("main"), "the old files")
-    assert audit(visit.here, "rollback")["table"] == ORDERS
+    for action in ("snapshot", "cancel", "compact", "rollback"):
+        assert audit(visit.here, action)["table"] == ORDERS
     assert visit.complaints == []
 
 
