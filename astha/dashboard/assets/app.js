@@ -1,5 +1,5 @@
 // The router: one screen per address, the live status for all of them, and the states that help when something is wrong.
-import { h, replace } from "./dom.js";
+import { h, sentence, replace } from "./dom.js";
 import { live, takeTokenFromAddress } from "./api.js";
 import { askToken } from "./actions.js";
 import { overview } from "./overview.js";
@@ -51,7 +51,7 @@ const context = {
         delete element.dataset.failure;
         context.guarded(element, work);
       };
-      const notice = h("div", { class: "error", role: "alert" }, h("p", {}, element.dataset.loaded ? `Not up to date. ${error.message}` : error.message),
+      const notice = h("div", { class: "error", role: "alert" }, h("p", {}, element.dataset.loaded ? `Not up to date. ${sentence(error.message)}` : sentence(error.message)),
         h("button", { type: "button", "data-again": !denied, onclick: again }, denied ? "Enter a token" : "Try again"));
       if (!element.dataset.loaded || denied) replace(element, notice);
       else {
@@ -100,7 +100,7 @@ function onState(state, reason) {
   if (!advice) banner.replaceChildren();
   else if (!banner.querySelector(`.${state}`)) {
     const since = lastHeard ? ` Shown is its state at ${lastHeard.toISOString().slice(11, 19)} UTC.` : "";
-    replace(banner, h("div", { class: `error ${state}` }, h("p", {}, h("strong", {}, reason || "The daemon does not respond."), since), h("p", {}, advice)));
+    replace(banner, h("div", { class: `error ${state}` }, h("p", {}, h("strong", {}, sentence(reason || "the daemon does not respond")), since), h("p", {}, advice)));
   }
   if (back) for (const again of document.querySelectorAll("[data-again]")) again.click();
   showTitle();

@@ -70,6 +70,8 @@ export function table(caption, columns, rows, empty) {
 
 export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
+export const sentence = (text) => text[0].toUpperCase() + text.slice(1).replace(/[^.!?]$/, "$&.");
+
 export const badge = (text, kind = "") => h("span", { class: `badge ${kind}` }, text);
 
 const KINDS = {

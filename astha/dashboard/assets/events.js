@@ -1,5 +1,5 @@
 // Events as they pass through the daemon, with a filter; the last 500 are kept in the page.
-import { h, replace, number, badge } from "./dom.js";
+import { h, replace, number, sentence, badge } from "./dom.js";
 import { follow } from "./api.js";
 
 const KEPT = 500;
@@ -65,7 +65,7 @@ export function events(main, { status, onStatus }) {
         await follow({ table: table.value, component: component.value }, show, signal);
       } catch (error) {
         if (signal.aborted) return;
-        const said = error.message.replace(/[^.!?]$/, "$&.");
+        const said = sentence(error.message);
         if (!count.textContent.startsWith(said)) count.textContent = `${said} Tried again until it works.`;
       }
       await new Promise((resolve) => setTimeout(resolve, 1500));

@@ -1,5 +1,5 @@
 // The path of an event as it is: registry -> source -> lanes -> components; and an hour of history.
-import { h, state, badge, number, plural, bytes, rate, seconds, when, ago, replace, update } from "./dom.js";
+import { h, state, badge, number, plural, bytes, rate, seconds, when, ago, sentence, replace, update } from "./dom.js";
 import { lines, sparkline } from "./charts.js";
 import { get } from "./api.js";
 import { onComponent, button } from "./actions.js";
@@ -126,14 +126,12 @@ const MEANING = {
   paused: () => "It gets nothing until it is resumed; a refresh then brings what it misses.",
 };
 
-const sentence = (text) => text.replace(/[^.!?]$/, "$&.");
-
 function trouble(one) {
   const { failure } = one;
   const meaning = MEANING[one.state];
   return [
     one.reason && h("p", { class: "reason" }, one.reason),
-    failure && !(one.reason || "").includes(failure.hint) && h("p", { class: "reason" }, `${failure.call === "refresh" ? "Refresh" : "Delivery"} failed: ${sentence(failure.error)} ${sentence(failure.hint[0].toUpperCase() + failure.hint.slice(1))}`),
+    failure && !(one.reason || "").includes(failure.hint) && h("p", { class: "reason" }, `${failure.call === "refresh" ? "Refresh" : "Delivery"} failed: ${sentence(failure.error)} ${sentence(failure.hint)}`),
     failure && (retries(one) || failure.next_try_s !== null) && h("p", { class: "hint" }, `Attempt ${number(failure.attempt)} of ${number(failure.attempts)} failed ${ago(failure.at)}; the next one is ${failure.next_try_s === null ? "under way" : `in ${seconds(failure.next_try_s)}`}.${retries(one) ? " After the last one the event is dropped, and a refresh brings what it contained." : ""}`),
     meaning && h("p", { class: "hint" }, meaning(one)),
   ];

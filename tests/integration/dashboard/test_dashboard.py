@@ -268,6 +268,7 @@ def test_the_daemon_restarts_under_it(visit: Visit) -> None:
     visit.here.stop()
     visit.page.locator("#connection.disconnected").wait_for()
     expect(visit.page.get_by_role("alert").filter(has_text="connects again by itself")).to_be_visible()
+    expect(visit.page.get_by_text("Every change reaches every component")).to_be_hidden()
     found = Axe().run(visit.page)
     assert found.violations_count == 0, found.generate_report()
     visit.go("tables")
