@@ -92,7 +92,7 @@ function stages(status, samples) {
     h("div", { class: `stage ${source.connected || unused ? "" : "bad"}` }, h("h2", {}, "Source"),
       unused ? badge("the leader reads it", "info") : source.connected ? badge("connected", "good") : badge("not connected", "bad"),
       !unused && facts([
-        ["behind", source.lag === null || !source.connected ? "–" : `${number(source.lag)} ${source.unit}`],
+        ["behind the server", source.lag === null || !source.connected ? "–" : `${number(source.lag)} ${source.unit}`],
         ["received up to", number(source.received)],
         ["acknowledged", number(source.acknowledged)],
         source.retained_bytes !== null && ["retained", bytes(source.retained_bytes)],

@@ -207,6 +207,15 @@ class TestActions:
         wrong = await client.get("/components/audit/refresh", headers=BEARER)
         assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
 
+    async def test_a_daemon_without_a_registry_is_no_standby(self, client: Client, stage: Stage) -> None:
+        stage.leadership.trouble = "connection refused"
+        for refused in (
+            await client.post("/components/audit/refresh", headers=BEARER),
+            await client.get("/events", headers=BEARER),
+        ):
+            assert refused.status == 409
+            assert (await refused.json())["error"] == "this daemon waits for the registry: connection refused"
+
     async def test_a_standby_names_the_leader(self, client: Client) -> None:
         for refused in (
             await client.post("/components/audit/refresh", headers=BEARER),
