@@ -1,5 +1,5 @@
 // Every daemon of the registry, by group: leader, standbys, followers.
-import { h, table, state, badge, number, when, update } from "./dom.js";
+import { h, table, state, badge, number, when, replace, update } from "./dom.js";
 import { get } from "./api.js";
 
 export function daemons(main, { guarded, every, status }) {
