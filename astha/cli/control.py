@@ -128,7 +128,21 @@ def _print_status(status: dict[str, Any]) -> None:
         click.echo("no component is subscribed")
         return
     _print_components(status["components"], source["unit"])
+    for component in status["components"]:
+        if component.get("failure"):
+            click.echo(f"\n{failure_line(component)}")
     _print_problems(status["components"])
+
+
+def failure_line(component: dict[str, Any]) -> str:
+    """Why the component's last call failed, and when it is made again."""
+    failure, circuit = component["failure"], component["breaker"].get("retry_in_s")
+    again = failure["next_try_s"] if circuit is None else circuit
+    tried = "" if again is None else f", tried again in {again:.0f} s"
+    return (
+        f"{component['name']}: {failure['call']} failed, attempt {failure['attempt']} of {failure['attempts']}{tried}: "
+        f"{failure['error']} ({failure['hint']})"
+    )
 
 
 def _ready(status: dict[str, Any]) -> str:

@@ -214,7 +214,7 @@ class Delivery:
         self, function: Callable[[Any], Awaitable[None]], argument: object, event: Event[Row], failure: BaseException
     ) -> None:
         retrying = self._lane.backoff.retrying(
-            self._clock, retry_on=self._worth_retrying, attempts=self._policy.attempts, on_retry=self._log_retry
+            self._clock, retry_on=self._worth_retrying, attempts=self._policy.attempts, on_retry=self._note_retry
         )
         error: BaseException | None = failure
         attempts = 0
@@ -229,9 +229,11 @@ class Delivery:
                     if error is not None:
                         self._lane.context.failures.note(self._lane.name, self._call_name, error)
                         raise error
+            self._lane.failure = None
         except (asyncio.CancelledError, DeliveryCancelled):
             raise
         except BaseException as last:
+            self._lane.failed("delivery", last, attempts, 0.0)
             raise Undeliverable(event, last, attempts) from last
 
     def _worth_retrying(self, error: BaseException) -> bool:
@@ -244,7 +246,8 @@ class Delivery:
             self._spans.note_failure(error, circuit_opened=opened)
         return treatment(error).action is Action.RETRY and not opened
 
-    def _log_retry(self, error: BaseException, failures: int, wait_s: float) -> None:
+    def _note_retry(self, error: BaseException, failures: int, wait_s: float) -> None:
+        self._lane.failed("delivery", error, failures, wait_s)
         log.warning(
             "delivery failed, will be retried",
             component=self._lane.name,

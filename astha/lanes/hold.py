@@ -38,6 +38,7 @@ class Hold:
         lane.breaker.begin_trial()
         if await self._delivery.deliver_first() and status.state is LaneState.HELD:
             lane.breaker.succeeded()
+            lane.failure = None
             log.info(
                 "component is no longer held", component=lane.name, attempts=lane.held_attempts, reason=status.reason
             )

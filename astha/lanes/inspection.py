@@ -14,9 +14,7 @@ def lag_seconds(lane: Lane, clock: LoopClock) -> float:
     """Returns the age of the oldest commit in the queue; of a component that is not live, at least the time since it
     was: changes since then may be missing.
     """
-    age_s = 0.0
-    if lane.queue:
-        age_s = max(0.0, (clock.now_ms() * 1000 - lane.queue.first().commit.committed_at) / 1e6)
+    age_s = lane.oldest_queued_s
     since = lane.status.not_live_since
     return age_s if since is None else max(age_s, clock.monotonic() - since)
 
@@ -46,6 +44,14 @@ def stuck_seconds(lane: Lane) -> float:
     """Returns how long the same delivery has been tried; 0 if the queue is empty or the component is not live."""
     live = lane.queue and lane.state is LaneState.LIVE
     return lane.clock.monotonic() - lane.intake.progress_at if live else 0.0
+
+
+def failure_text(lane: Lane) -> str:
+    """Returns why the delivery that is tried again has failed, as the end of a sentence; empty if it has not failed."""
+    failure = lane.failure
+    if failure is None:
+        return ""
+    return f"; attempt {failure.attempt} of {failure.attempts} failed: {failure.error} ({failure.hint})"
 
 
 def stuck_work(lane: Lane) -> list[Work]:

@@ -16,16 +16,27 @@ from astha.backoff import Backoff
 from astha.events import EventBatch, Transaction
 from astha.lanes.breaker import Breaker
 from astha.lanes.calls import Calls
+from astha.lanes.error_policy import treatment
 from astha.lanes.health import HealthCheck
 from astha.lanes.intake import Intake, RefusedTransaction
 from astha.lanes.queue import LaneQueue
 from astha.lanes.spans import LaneSpans
-from astha.lanes.state import LaneContext, LaneCounts, LaneProgress, LaneState, LaneStatus, RestoredLane
+from astha.lanes.state import (
+    LaneContext,
+    LaneCounts,
+    LaneFailure,
+    LaneProgress,
+    LaneState,
+    LaneStatus,
+    RestoredLane,
+)
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.lane_policy import LanePolicy
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
+
+_MAX_ERROR = 500
 
 
 class Lane:
@@ -52,6 +63,7 @@ class Lane:
         self.serving = False  # `start` has ended: calls are made
         self.yielding = False  # the worker has more to do and lets other tasks run first
         self.held_attempts = 0
+        self.failure: LaneFailure | None = None  # of the calls since the last success
         self._times_live = 0
 
     @property
@@ -74,6 +86,21 @@ class Lane:
     @property
     def holds(self) -> bool:
         return self.policy.on_exhausted == "hold"
+
+    @property
+    def oldest_queued_s(self) -> float:
+        """The age of the oldest commit in the queue; 0 if it is empty."""
+        if not self.queue:
+            return 0.0
+        return max(0.0, (self.clock.now_ms() * 1000 - self.queue.first().commit.committed_at) / 1e6)
+
+    def failed(self, call: str, error: BaseException, attempt: int, wait_s: float) -> None:
+        """Remembers the failure for the operator."""
+        text = f"{type(error).__name__}: {error}" if str(error) else repr(error)
+        self.failure = LaneFailure(
+            call, text[:_MAX_ERROR], treatment(error).hint, attempt, self.policy.attempts, self.clock.now_ms(),
+            self.clock.monotonic() + wait_s,
+        )  # fmt: skip
 
     def wants_delivery(self) -> bool:
         """False if the circuit was opened, the lane paused, a refresh requested or the lane ended."""
@@ -150,6 +177,7 @@ class Lane:
     def go_live(self) -> None:
         """No refresh is owed any more."""
         self._times_live += 1
+        self.failure = None
         self.refresh_owed_persisted.clear()
         self.status.enter(LaneState.LIVE, None)
 
@@ -197,6 +225,9 @@ class Lane:
         if self.holds and self.state.keeps_position():
             log.error("component loses events that it wanted to hold", component=self.name, reason=reason)
             self.counts.dropped += 1
+        was_live, behind_s = self.state is LaneState.LIVE, self.oldest_queued_s
         self.intake.stop_collecting(reason)
         self.status.enter(state, reason)
+        if was_live and self.status.not_live_since is not None:
+            self.status.not_live_since -= behind_s  # the component lags as before, although its queue is gone
         self.calls.release()

@@ -55,9 +55,11 @@ class Refresh:
             lane.context.failures.note(lane.name, "on_refresh", outcome)
             hint = treatment(outcome).hint
             log.warning("refresh failed", component=lane.name, error=repr(outcome), hint=hint)
+            wait_s = lane.backoff.wait_s(failures, clock)
+            lane.failed("refresh", outcome, failures, wait_s)
             if lane.breaker.failed(outcome) or failures >= lane.policy.attempts:
                 return f"refresh failed: {outcome!r} ({hint})"
-            await clock.sleep(lane.backoff.wait_s(failures, clock))
+            await clock.sleep(wait_s)
         return None
 
     async def _traced(self, start: Position, spans: LaneSpans) -> RefreshedSnapshot | BaseException:

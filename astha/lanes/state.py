@@ -77,6 +77,18 @@ _LOG_EVENTS = {
 }
 
 
+class LaneFailure(msgspec.Struct, frozen=True):
+    """The last failed call of a component that has not succeeded since."""
+
+    call: str  # delivery or refresh
+    error: str
+    hint: str  # for the operator
+    attempt: int  # failures in a row
+    attempts: int  # the limit
+    at_ms: int
+    next_at: float  # monotonic
+
+
 class LaneCounts(msgspec.Struct):
     """For metrics: never decrease."""
 

@@ -249,10 +249,8 @@ def _counts_standby(request: web.Request) -> bool:
 
 def _watched_tables(request: web.Request, routes: Routes) -> frozenset[str]:
     """Returns the tables to watch. Only subscribed tables are decoded, so no others can be watched."""
-    if not routes.leads:
-        raise web.HTTPConflict(
-            text=f"this daemon stands by; {routes.leader or 'another one'} leads: send the request there"
-        )
+    if routes.idle is not None:
+        raise web.HTTPConflict(text=routes.idle)
     component, table = request.query.get("component"), request.query.get("table")
     tables = frozenset(table for tables in routes.components.values() for table in tables)
     if component is not None:

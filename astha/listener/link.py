@@ -34,8 +34,7 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
 class Routes(msgspec.Struct, frozen=True):
     """The body of the reply to `routes`: the tables that can be watched."""
 
-    leads: bool
-    leader: str | None
+    idle: str | None  # why this daemon has no events; None if it leads
     components: dict[str, list[str]]  # with their tables
     known: list[str]  # tables of the registry that are published
 

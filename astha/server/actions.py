@@ -53,6 +53,15 @@ class Actions:
             return None
         return lease.holder if lease is not None and lease.expires_at > self._clock.now_ms() else None
 
+    async def idle(self) -> str | None:
+        """Returns why this daemon has no events and takes no actions on components; None if it leads."""
+        if self._daemon.leadership.leads:
+            return None
+        trouble = self._daemon.leadership.trouble
+        if trouble is not None:
+            return f"this daemon waits for the registry: {trouble}"
+        return f"this daemon stands by; {await self.leader() or 'another one'} leads: ask that one"
+
     async def on_component(self, query: Query) -> Callable[[], object]:
         """Returns the report to show."""
         lane = await self._lane(query.component or "")
@@ -110,9 +119,9 @@ class Actions:
         if lane is None:
             known = ", ".join(self._daemon.by_name) or "none: no component is subscribed"
             raise Refusal(404, f"there is no component {name!r}; there are {known}")
-        if not self._daemon.leadership.leads:
-            leader = await self.leader()
-            raise Refusal(409, f"this daemon stands by; {leader or 'another one'} leads: ask that one")
+        idle = await self.idle()
+        if idle is not None:
+            raise Refusal(409, idle)
         return lane
 
 

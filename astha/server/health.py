@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from astha.daemon import Daemon
-from astha.lanes.inspection import shown_reason, shown_state, stuck_seconds, stuck_work
+from astha.lanes.inspection import failure_text, shown_reason, shown_state, stuck_seconds, stuck_work
 from astha.lanes.state import LaneState
 from astha.listener.link import STANDING_BY
 
@@ -46,6 +46,7 @@ def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:
         ]
         reasons += [
             f"component {lane.name} makes no progress: the same delivery has been tried for {stuck_seconds(lane):.0f} s"
+            + failure_text(lane)
             for lane in daemon.lanes
             if stuck_seconds(lane) > stall_after_s
         ]

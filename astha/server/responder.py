@@ -88,8 +88,8 @@ class Responder:
                 leader = await self._actions.leader()
                 return self._json(query, lambda: report(self._daemon, self._clock, self._identity, leader))
             case "routes":
-                leader = await self._actions.leader()
-                return self._json(query, lambda: self._routes(leader))
+                idle = await self._actions.idle()
+                return self._json(query, lambda: self._routes(idle))
             case "text" | "openmetrics":
                 return self._metrics_text(query)
             case action if action in COMPONENT_ACTIONS:
@@ -111,9 +111,9 @@ class Responder:
         body = encoder(self._metrics)
         return Reply(query.number, 200, body, content_type, time.perf_counter() - started)
 
-    def _routes(self, leader: str | None) -> Routes:
+    def _routes(self, idle: str | None) -> Routes:
         components = {lane.name: sorted(lane.tables) for lane in self._daemon.lanes}
-        return Routes(self._daemon.leadership.leads, leader, components, list(PUBLISHED_TABLES))
+        return Routes(idle, components, list(PUBLISHED_TABLES))
 
     def _json(self, query: Query, value: Callable[[], object], status: int = 200) -> Reply:
         started = time.perf_counter()

@@ -8,6 +8,7 @@ from astha.clock import LoopClock
 from astha.daemon import Daemon
 from astha.lanes.inspection import delivery_attempts, lag_seconds, shown_reason, shown_state
 from astha.lanes.lane import Lane
+from astha.lanes.state import LaneState
 from astha.server.health import readiness, role
 from astha.subscribers.problems import Problem, problems_of
 from astha.version import version
@@ -54,6 +55,17 @@ class CountsReport(msgspec.Struct, frozen=True):
 class BreakerReport(msgspec.Struct, frozen=True):
     state: str
     failures: int
+    retry_in_s: float | None = None  # of an open one
+
+
+class FailureReport(msgspec.Struct, frozen=True):
+    call: str  # delivery or refresh
+    error: str
+    hint: str
+    attempt: int
+    attempts: int
+    at: int
+    next_try_s: float | None  # None: the circuit, or the operator, decides
 
 
 class ComponentReport(msgspec.Struct, frozen=True):
@@ -67,6 +79,7 @@ class ComponentReport(msgspec.Struct, frozen=True):
     queue: QueueReport
     counts: CountsReport
     breaker: BreakerReport
+    failure: FailureReport | None = None  # the last one, if no call has succeeded since
     problems: list[Problem] = []  # of single tables; the component itself works
 
 
@@ -137,9 +150,29 @@ def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentR
             failed_refreshes=counts.failed_refreshes,
             circuit_openings=counts.circuit_openings,
         ),
-        breaker=BreakerReport(lane.breaker.state, lane.breaker.failures),
+        breaker=_breaker(lane),
+        failure=_failure(lane) if leads else None,
         problems=_problems(daemon, lane.name) if leads else [],
     )
+
+
+def _breaker(lane: Lane) -> BreakerReport:
+    waits = lane.state is LaneState.BROKEN and lane.breaker.state == "open"
+    return BreakerReport(
+        lane.breaker.state, lane.breaker.failures, round(lane.breaker.reset_in_s, 1) if waits else None
+    )
+
+
+def _failure(lane: Lane) -> FailureReport | None:
+    failure = lane.failure
+    if failure is None:
+        return None
+    wait_s = failure.next_at - lane.clock.monotonic()
+    tried_again = wait_s > 0 and lane.state is not LaneState.BROKEN and lane.state is not LaneState.PAUSED
+    return FailureReport(
+        failure.call, failure.error, failure.hint, failure.attempt, failure.attempts, failure.at_ms,
+        round(wait_s, 1) if tried_again else None,
+    )  # fmt: skip
 
 
 def _problems(daemon: Daemon, name: str) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, get_args
 
@@ -15,6 +16,7 @@ from registry.models import (
     Compaction,
     CompactionStatus,
     ConsumerOffset,
+    FileSizes,
     LakeTable,
     Row,
     TableOrder,
@@ -72,7 +74,7 @@ class Views:
             "metadata": None if metadata is None else _shown(metadata),
             "size_bounds": _SIZE_BOUNDS,
             "sizes": sizes,
-            "replaced": _replaced(merged),
+            "merged": _merged(merged, sizes),
             "savings": savings[0] if savings else None,
             "snapshots": [_shown(row) for row in snapshots],
             "compactions": [_shown(row) for row in recent],
@@ -177,15 +179,45 @@ def _shown(row: Row) -> dict[str, Any]:
     return shown
 
 
-def _replaced(merged: list[Compaction]) -> list[dict[str, int]]:
-    """Counts the inputs of compactions by size: all files of one job at their mean size, which its row has."""
-    found: dict[int, int] = {}
-    for row in merged:
-        if row.input_files:
-            mean = row.input_bytes // row.input_files
-            bound = max(bound for bound in _SIZE_BOUNDS if bound <= mean)
-            found[bound] = found.get(bound, 0) + row.input_files
-    return [{"from_bytes": bound, "files": files} for bound, files in sorted(found.items())]
+def _merged(jobs: list[Compaction], live: list[FileSizes]) -> dict[str, object]:
+    """Counts the inputs of compactions by size, as their outcomes have it. Those of a job whose outcome has no sizes
+    count at their mean size, and as `estimated`. `missing` are results that the table no longer has.
+    """
+    found: Counter[int] = Counter()
+    estimated = 0
+    for row in jobs:
+        sizes = _input_sizes(row)
+        if sizes is None:
+            sizes = {row.input_bytes // row.input_files: row.input_files} if row.input_files else {}
+            estimated += row.input_files
+        for size, files in sizes.items():
+            found[max(bound for bound in _SIZE_BOUNDS if bound <= size)] += files
+    results = sum(row.output_files for row in jobs)
+    left = sum(one.files for one in live if one.compacted)
+    return {
+        "files": [{"from_bytes": bound, "files": files} for bound, files in sorted(found.items())],
+        "estimated": estimated,
+        "missing": max(0, results - left),
+        "compactions": len(jobs),
+        "more": len(jobs) == _JOBS,
+    }
+
+
+class _Result(msgspec.Struct):
+    input_sizes: dict[int, int]  # by the power of two below the size: each of the bounds above is one
+
+
+class _Explanation(msgspec.Struct):
+    result: _Result
+
+
+def _input_sizes(row: Compaction) -> dict[int, int] | None:
+    """Returns None if the outcome has no sizes: of an earlier version, or of a writer killed after the swap."""
+    try:
+        sizes = msgspec.json.decode(row.explanation, type=_Explanation).result.input_sizes
+    except msgspec.DecodeError:
+        return None
+    return sizes if sum(sizes.values()) == row.input_files and all(size >= 0 for size in sizes) else None
 
 
 def _group_lag(offsets: list[ConsumerOffset], ends: Mapping[int, int]) -> list[dict[str, object]]:

@@ -24,6 +24,7 @@ from registry.embedded_postgres import EmbeddedPostgres
 
 SERVER = {"max_wal_size": "4GB", "shared_buffers": "256MB"}
 WATCHERS, SCRAPERS = 200, 10
+DASHBOARDS = 30  # the default limit is 32
 GOALS = {(1_000, "tcp"): 1.0, (1_000, "unix"): 0.6, (1, "tcp"): 1.0, (1, "unix"): 0.9}
 
 
@@ -82,26 +83,39 @@ async def latency(report: Report, server: EmbeddedPostgres) -> None:
     wal.close()
 
 
-async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None:
-    """Measures latency with and without clients of the HTTP server that watch events and scrape metrics."""
-    wal = Wal(server, "clients")
-    seconds = report.pick(12, 3)
-    alone: list[Paced] = []
-    beside: list[Paced] = []
-    loads: list[dict[str, Any]] = []
+class Load:
+    """Clients beside a reader, and what they received."""
+
+    def __init__(self, **clients: int) -> None:
+        self.runs: list[Paced] = []
+        self._clients = clients
+        self._received: list[dict[str, Any]] = []
 
     @contextmanager
-    def load(reader: DaemonReader) -> Iterator[None]:
+    def beside(self, reader: DaemonReader) -> Iterator[None]:
         url = reader.wait_until_ready()["url"]
-        with clients(url, WATCHERS, SCRAPERS) as found:
+        with clients(url, **self._clients) as received:
             yield
-        loads.append(found)
+        self._received.append(received)
 
+    def received(self, name: str) -> float:
+        return median(each[name] for each in self._received)
+
+
+async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None:
+    """Measures latency without clients of the HTTP server, with many that watch events and scrape metrics, and with
+    open dashboards.
+    """
+    wal = Wal(server, "clients")
+    seconds = report.pick(12, 2)
+    alone: list[Paced] = []
+    load, open_dashboards = Load(watchers=WATCHERS, scrapers=SCRAPERS), Load(dashboards=DASHBOARDS)
+    beside = load.runs
     for number in range(report.pick(4, 1)):
-        turns = [(alone, nothing), (beside, load)]
+        turns = [(alone, nothing), (beside, load.beside), (open_dashboards.runs, open_dashboards.beside)]
         for runs, around in turns if number % 2 else reversed(turns):
             runs.append(await paced(wal, seconds, lambda slot: daemon(wal, slot, served=True), beside=around))
-    scrapes, megabytes, cpu = (median(found[name] for found in loads) for name in ("scrapes", "bytes", "cpu"))
+    scrapes, megabytes, cpu = (load.received(name) for name in ("scrapes", "bytes", "cpu"))
     report.add(
         "clients_p99_ratio",
         p99(beside) / p99(alone),
@@ -109,6 +123,15 @@ async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None
         f"{p50(beside):.2f} over {p50(alone):.2f}), {pace(beside)}; the daemon took {cores(beside):.2f} cores, "
         f"{cores(alone):.2f} without; the clients read {megabytes / 1e6:,.0f} MB and {scrapes:,.0f} scrapes "
         f"in {cpu:.1f} s of CPU",
+        at_most=1.5,
+    )
+    shown = open_dashboards.runs
+    report.add(
+        "dashboards_p99_ratio",
+        p99(shown) / p99(alone),
+        f"{DASHBOARDS} open dashboards: {p99(shown):.2f} ms over {p99(alone):.2f} ms without (p50 {p50(shown):.2f} "
+        f"over {p50(alone):.2f}), {pace(shown)}; the daemon took {cores(shown):.2f} cores, {cores(alone):.2f} without; "
+        f"the dashboards read {open_dashboards.received('bytes') / 1e3:,.0f} kB",
         at_most=1.5,
     )
     wal.close()

@@ -20,20 +20,25 @@ _NICENESS = 10
 _LIMIT_S = 60
 _READ_BYTES = 1 << 18
 _END_OF_HEADERS = b"\r\n\r\n"
+_EVENTS, _LIVE = "/events", "/api/live"
 
 
 @contextmanager
-def clients(url: str, watchers: int, scrapers: int, pause_s: float = 0.1) -> Iterator[dict[str, Any]]:
-    """On entry all watchers have received their first line; at the end the yielded dict holds what they received."""
+def clients(
+    url: str, *, watchers: int = 0, scrapers: int = 0, dashboards: int = 0, pause_s: float = 0.1
+) -> Iterator[dict[str, Any]]:
+    """On entry all watchers and dashboards have received something; at the end the yielded dict holds what all of them
+    received.
+    """
     processes = multiprocessing.get_context("forkserver")
     ours, theirs = processes.Pipe()
-    process = processes.Process(target=_load, args=(url, watchers, scrapers, pause_s, theirs), daemon=True)
+    process = processes.Process(target=_load, args=(url, watchers, scrapers, dashboards, pause_s, theirs), daemon=True)
     process.start()
     theirs.close()
     found: dict[str, Any] = {}
     try:
         if not ours.poll(_LIMIT_S):
-            raise SystemExit(f"{watchers} watchers are not connected after {_LIMIT_S} s")
+            raise SystemExit(f"{watchers} watchers and {dashboards} dashboards are not connected after {_LIMIT_S} s")
         ours.recv()
         yield found
         ours.send("end")
@@ -44,16 +49,16 @@ def clients(url: str, watchers: int, scrapers: int, pause_s: float = 0.1) -> Ite
 
 
 class _Client:
-    """`wants` is the time of its next request; a watcher makes only one."""
+    """`wants` is the time of its next request; one that streams makes only one."""
 
     def __init__(self, address: tuple[str, int], path: str) -> None:
         self.sock = socket.create_connection(address, timeout=_LIMIT_S)
         self.request = f"GET {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n\r\n".encode()
-        self.watches = path == "/events"
-        self.wants = 0.0 if self.watches else float("-inf")
+        self.streams = path in (_EVENTS, _LIVE)
+        self.wants = 0.0 if self.streams else float("-inf")
         self.answer = b""
         self.began = False
-        if self.watches:
+        if self.streams:
             self.sock.sendall(self.request)
         self.sock.setblocking(False)
 
@@ -76,21 +81,21 @@ class _Client:
         return True
 
 
-def _load(url: str, watchers: int, scrapers: int, pause_s: float, parent: Connection) -> None:
+def _load(url: str, watchers: int, scrapers: int, dashboards: int, pause_s: float, parent: Connection) -> None:
     os.nice(_NICENESS)
     parts = urlsplit(url)
-    _Load((parts.hostname or "127.0.0.1", parts.port or 80), watchers, scrapers, pause_s).run(parent)
+    _Load((parts.hostname or "127.0.0.1", parts.port or 80), watchers, scrapers, dashboards, pause_s).run(parent)
 
 
 class _Load:
-    def __init__(self, address: tuple[str, int], watchers: int, scrapers: int, pause_s: float) -> None:
+    def __init__(self, address: tuple[str, int], watchers: int, scrapers: int, dashboards: int, pause_s: float) -> None:
         self._selector = selectors.DefaultSelector()
         self._pause_s = pause_s
-        self._silent = watchers  # that have not got their first line
+        self._silent = watchers + dashboards  # that have received nothing
         self._bytes = self._scrapes = 0
-        watching = [_Client(address, "/events") for _ in range(watchers)]
+        streaming = [_Client(address, path) for path in [_EVENTS] * watchers + [_LIVE] * dashboards]
         self._scraping = [_Client(address, "/metrics") for _ in range(scrapers)]
-        for client in (*watching, *self._scraping):
+        for client in (*streaming, *self._scraping):
             self._selector.register(client.sock, selectors.EVENT_READ, client)
 
     def run(self, parent: Connection) -> None:
@@ -120,10 +125,12 @@ class _Load:
         if not data:
             raise SystemExit(f"the server ended a connection after {client.answer[:200]!r}")
         self._bytes += len(data)
-        if not client.watches:
+        if not client.streams:
             if client.complete(data):
                 self._scrapes += 1
                 client.wants = time.monotonic() + self._pause_s
         elif not client.began:
+            if b" 200 " not in data.split(b"\r\n")[0]:
+                raise SystemExit(f"a stream was answered {data[:300]!r}")
             client.began = True
             self._silent -= 1

@@ -8,7 +8,8 @@ import pytest
 from astha.server.views import Views
 from registry.contract import MetadataStore
 from registry.errors import Invalid, NotFound
-from registry.inputs import OffsetDraft, SnapshotDraft
+from registry.inputs import CompactionOutcome, OffsetDraft, SnapshotDraft
+from registry.json_text import JsonText
 from tests.doubles.clock import ManualClock
 from tests.samples import TABLE, decision, file, segment
 
@@ -39,6 +40,30 @@ async def test_a_table_shows_its_files_snapshots_and_decisions(store: MetadataSt
         await read(views, "table", name="db.other")
     with pytest.raises(NotFound):
         await read(views, "table", name="no-dot")
+
+
+async def test_files_before_compaction_are_those_that_were_merged(store: MetadataStore, views: Views) -> None:
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+    small = await store.add_files(table.id, [file("a", size=1_000), file("b", size=20_000), file("c", size=70_000)])
+    await store.add_files(table.id, [file("d", size=300_000)])
+    draft = msgspec.structs.replace(decision(table_id=table.id), input_files=3, input_bytes=91_000)
+    row = await store.begin_compaction(draft, operation_id="one", owner="c", stale_after_ms=60_000)
+    await store.swap_files(table.id, small, [file("abc", size=91_000)], operation_id="one")
+    merged = (await read(views, "table", name="db.t"))["merged"]
+    assert isinstance(merged, dict)
+    assert merged["files"] == [{"from_bytes": 16384, "files": 3}], "no sizes are recorded: all have the mean size"
+    assert (merged["estimated"], merged["missing"], merged["more"]) == (3, 0, False)
+    result = JsonText('{"result":{"input_sizes":{"512":1,"16384":1,"65536":1}}}')
+    outcome = CompactionOutcome(status="done", explanation=result, output_files=1, output_bytes=91_000)
+    await store.finish_compaction(row.id, outcome, owner="c")
+    merged = (await read(views, "table", name="db.t"))["merged"]
+    assert isinstance(merged, dict)
+    assert merged["files"] == [{"from_bytes": bound, "files": 1} for bound in (0, 16384, 65536)]
+    assert (merged["estimated"], merged["missing"]) == (0, 0)
+    await store.remove_files(table.id, await store.get_files(table.id, [file("abc").file_path]), reason="test")
+    merged = (await read(views, "table", name="db.t"))["merged"]
+    assert isinstance(merged, dict)
+    assert merged["missing"] == 1
 
 
 async def test_a_topic_shows_the_lag_of_its_groups(store: MetadataStore, views: Views) -> None:

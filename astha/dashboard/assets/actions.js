@@ -1,11 +1,12 @@
 // Every action is confirmed in a dialog that says what will happen; the daemon logs it with its origin.
-import { h } from "./dom.js";
+import { h, address } from "./dom.js";
 import { get, post, token } from "./api.js";
 
 export function toast(text, kind = "good") {
-  const element = h("div", { class: `toast ${kind}` }, text);
+  const element = h("div", { class: `toast ${kind}` }, h("span", {}, text));
   document.getElementById("toasts").append(element);
-  setTimeout(() => element.remove(), kind === "bad" ? 12000 : 6000);
+  if (kind !== "bad") setTimeout(() => element.remove(), 6000);
+  else element.append(h("button", { type: "button", "aria-label": "Dismiss", onclick: () => element.remove() }, "×")); // errors stay until read
 }
 
 function dialog(title, content, confirm) {
@@ -15,10 +16,12 @@ function dialog(title, content, confirm) {
       h("div", { class: "buttons" },
         h("button", { value: "cancel", type: "submit", formnovalidate: true }, "Cancel"),
         h("button", { value: "confirm", type: "submit", class: "primary" }, confirm)));
+    const before = document.activeElement && address(document.activeElement);
     const element = h("dialog", { "aria-labelledby": "dialog-title" }, form);
     element.addEventListener("close", () => {
       resolve(element.returnValue === "confirm" ? Object.fromEntries(new FormData(form)) : null);
       element.remove();
+      if (before) document.querySelector(before)?.focus(); // what was focused may have been drawn again meanwhile
     });
     document.body.append(element);
     element.showModal();

@@ -30,7 +30,7 @@ async function request(path, options = {}) {
     response = await fetch(path, { ...options, headers: headers(), cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("The daemon does not respond. Is it running? `astha run` starts it.", 0);
+    throw new ApiError("The daemon can’t be reached.", 0);
   }
   if (!response.ok) {
     const body = await response.json().catch(() => ({}));

@@ -1,5 +1,5 @@
 // The router: one screen per address, the live status for all of them, and the states that help when something is wrong.
-import { h, replace } from "./dom.js";
+import { h, sentence, replace } from "./dom.js";
 import { live, takeTokenFromAddress } from "./api.js";
 import { askToken } from "./actions.js";
 import { overview } from "./overview.js";
@@ -16,9 +16,13 @@ const SCREENS = [
 
 const main = document.getElementById("main");
 const connection = document.getElementById("connection");
+const banner = document.getElementById("banner");
 let status = null;
 let watchers = new Set();
 let leave = null;
+let title = "Astha";
+let connected = null;
+let lastHeard = null;
 
 const context = {
   status: () => status,
@@ -30,17 +34,30 @@ const context = {
     const timer = setInterval(() => document.visibilityState === "visible" && work(), ms);
     return () => clearInterval(timer);
   },
-  // Runs work; if it fails, shows the reason and a button to try again.
+  // Runs work; if it fails, shows the reason and a button to try again. What was shown before stays, with the reason above it.
   guarded: async (element, work) => {
-    element.setAttribute("aria-busy", "true");
     if (!element.childElementCount) replace(element, h("p", { class: "loading" }, "Loading…"));
+    if (!element.dataset.loaded) element.setAttribute("aria-busy", "true");
     try {
       await work();
+      element.dataset.loaded = "yes";
+      delete element.dataset.failure;
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (error.name === "AbortError" || element.dataset.failure === error.message) return; // announced once, not at each try
+      element.dataset.failure = error.message;
       const denied = error.status === 401 || error.status === 403;
-      replace(element, h("div", { class: "error", role: "alert" }, h("p", {}, error.message),
-        h("button", { type: "button", onclick: async () => { if (!denied || (await askToken())) context.guarded(element, work); } }, denied ? "Enter a token" : "Try again")));
+      const again = async () => {
+        if (denied && !(await askToken())) return;
+        delete element.dataset.failure;
+        context.guarded(element, work);
+      };
+      const notice = h("div", { class: "error", role: "alert" }, h("p", {}, element.dataset.loaded ? `Not up to date. ${sentence(error.message)}` : sentence(error.message)),
+        h("button", { type: "button", "data-again": !denied, onclick: again }, denied ? "Enter a token" : "Try again"));
+      if (!element.dataset.loaded || denied) replace(element, notice);
+      else {
+        element.querySelector(":scope > .error")?.remove();
+        element.prepend(notice);
+      }
     } finally {
       element.removeAttribute("aria-busy");
     }
@@ -54,7 +71,8 @@ function route(event) {
   watchers = new Set();
   replace(document.getElementById("nav"), SCREENS.map(([key, title]) =>
     h("li", {}, h("a", { href: `#/${key}`, "aria-current": key === found[0] ? "page" : null }, title))));
-  document.title = `${name ? decodeURIComponent(name) : found[1]} · Astha`;
+  title = `${name ? decodeURIComponent(name) : found[1]} · Astha`;
+  showTitle();
   main.replaceChildren();
   const decoded = name && decodeURIComponent(name);
   leave = decoded && found[3] ? found[3](main, context, decoded) : found[2](main, context);
@@ -62,8 +80,30 @@ function route(event) {
   scrollTo(0, 0);
 }
 
+// A tab in the background shows that something is wrong.
+function showTitle() {
+  const wrong = connected === false || (status && !status.ready && status.leadership.role !== "standing by");
+  document.title = wrong ? `⚠ ${title}` : title;
+}
+
+const ADVICE = {
+  problem: "The process runs, but its event loop does not respond. Its log names the component that blocks it; `astha check` looks at the rest.",
+  disconnected: "Is it running? `systemctl status astha` or `astha run` in a terminal, and its log, say more. This page connects again by itself.",
+};
+
 function onState(state, reason) {
-  const texts = { live: "live", problem: "not responding", disconnected: "disconnected, trying again", denied: "a token is needed" };
+  const texts = { live: "live", problem: "not responding", disconnected: "disconnected", denied: "a token is needed" };
+  const back = state === "live" && connected === false;
+  connected = state === "live";
+  if (connected) lastHeard = new Date();
+  const advice = ADVICE[state];
+  if (!advice) banner.replaceChildren();
+  else if (!banner.querySelector(`.${state}`)) {
+    const since = lastHeard ? ` Shown is its state at ${lastHeard.toISOString().slice(11, 19)} UTC.` : "";
+    replace(banner, h("div", { class: `error ${state}` }, h("p", {}, h("strong", {}, sentence(reason || "the daemon does not respond")), since), h("p", {}, advice)));
+  }
+  if (back) for (const again of document.querySelectorAll("[data-again]")) again.click();
+  showTitle();
   if (connection.textContent !== texts[state]) connection.textContent = texts[state];
   connection.className = state;
   connection.title = reason;
@@ -83,5 +123,6 @@ addEventListener("hashchange", route);
 route();
 live((next) => {
   status = next;
+  showTitle();
   for (const show of watchers) show(next);
 }, onState);

@@ -1,4 +1,4 @@
-// Small charts in SVG. Each has a text alternative, and a table of its values for screen readers.
+// Small charts in SVG. Each has a text alternative, and a line of text with its last and largest values.
 import { h, s, number, plural } from "./dom.js";
 
 const WIDTH = 600;
@@ -53,12 +53,13 @@ export function lines(title, series, show) {
   const times = [0, 0.5, 1].map((share) => {
     const time = from + share * (to - from);
     return s("text", { x: x(time), y: HEIGHT - 4, "text-anchor": ["start", "middle", "end"][share * 2] },
-      new Date(time).toISOString().slice(11, 16));
+      new Date(time).toISOString().slice(11, to - from < 600000 ? 19 : 16) + (share === 1 ? " UTC" : ""));
   });
-  const summary = series.map((one) => {
-    const values = one.values.map(([, value]) => value).filter((value) => value !== null);
-    return values.length ? `${one.name}: now ${show(values.at(-1))}, at most ${show(Math.max(...values))}` : `${one.name}: no data`;
-  }).join("; ");
+  const known = series.map((one) => [one.name, one.values.map(([, value]) => value).filter((value) => value !== null)]);
+  const moving = known.filter(([, values]) => values.some(Boolean));
+  const still = known.length - moving.length;
+  const summary = [...moving.map(([name, values]) => `${name}: now ${show(values.at(-1))}, at most ${show(Math.max(...values))}`),
+    still > 0 && (moving.length ? `${plural(still, "other")}: ${show(0)}` : `always ${show(0)}`)].filter(Boolean).join("; ");
   const label = `${title}, from ${new Date(from).toISOString().slice(11, 16)} to ${new Date(to).toISOString().slice(11, 16)} UTC. ${summary}.`;
   return frame(title, summary, series.length > 1 ? series.map((one, index) => swatch(one.name, index)) : null,
     s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, axes(top, show), times, paths));

@@ -1,5 +1,5 @@
 // Every daemon of the registry, by group: leader, standbys, followers.
-import { h, table, state, badge, number, when, replace } from "./dom.js";
+import { h, table, state, badge, number, when, replace, update } from "./dom.js";
 import { get } from "./api.js";
 
 export function daemons(main, { guarded, every, status }) {
@@ -8,7 +8,8 @@ export function daemons(main, { guarded, every, status }) {
   const load = () => guarded(content, async () => {
     const { groups } = await get("/api/daemons");
     const self = status()?.leadership.holder;
-    replace(content, groups.length ? groups.map((group) => [
+    const unit = status()?.source.unit === "bytes" ? "bytes of WAL" : "changes";
+    update(content, groups.length ? groups.map((group) => [
       h("h2", {}, `Group ${group.name}`),
       table(`Daemons of ${group.name}`, [
         ["Daemon", (row) => [row.holder, " ", row.holder === self && badge("this one", "info")].filter(Boolean)],
@@ -19,7 +20,7 @@ export function daemons(main, { guarded, every, status }) {
       ], group.daemons, "No daemon of this group runs; the ledger remembers its components."),
       table(`Components of ${group.name}, from the ledger`, [
         ["Component", (row) => row.name], ["State", (row) => (row.running ? state(row.state) : badge(`not running, was ${row.state}`, "warn"))],
-        ["Refresh owed", (row) => (row.refresh_owed ? "yes" : "no")], ["Lag (positions)", (row) => number(row.lag), "n"],
+        ["Refresh owed", (row) => (row.refresh_owed ? "yes" : "no")], [`Lag (${unit})`, (row) => number(row.lag), "n"],
         ["Updated", (row) => when(row.updated_at)], ["Reason", (row) => row.reason || ""],
       ], group.components, "No component is in the ledger."),
     ]) : h("p", { class: "empty" }, "No daemon is recorded in the registry."));

@@ -60,7 +60,7 @@ export function table(caption, columns, rows, empty) {
   const body = rows.map((row) =>
     h("tr", {}, columns.map(([title, show, kind], index) => {
       const cell = index ? h("td", { class: kind, "data-label": title }) : h("th", { scope: "row", class: kind });
-      cell.append(...[show(row)].flat(9).map((part) => part ?? "–"));
+      cell.append(h("div", {}, [show(row)].flat(9).map((part) => part ?? "–")));
       return cell;
     })),
   );
@@ -70,17 +70,37 @@ export function table(caption, columns, rows, empty) {
 
 export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
+export const sentence = (text) => text[0].toUpperCase() + text.slice(1).replace(/[^.!?]$/, "$&.");
+
 export const badge = (text, kind = "") => h("span", { class: `badge ${kind}` }, text);
 
 const KINDS = {
   live: "good", done: "good", created: "good", leading: "good", leader: "good", closed: "good", active: "good",
   broken: "bad", failed: "bad", open: "bad", gone: "bad", aborted: "warn",
   bootstrapping: "warn", recovering: "warn", paused: "warn", waiting: "warn", running: "info", requested: "info",
-  "half-open": "warn", held: "warn", "standing by": "info", standby: "info",
+  "half-open": "warn", held: "warn", "standing by": "info", standby: "info", retrying: "warn", "waiting for the registry": "warn",
 };
 
 export const state = (text) => badge(text, KINDS[text] || "");
 
 export function replace(parent, ...children) {
   parent.replaceChildren(...children.flat(9).filter(Boolean));
+}
+
+// As replace, for what is drawn again and again: focus and opened details stay, so that a keyboard can be used meanwhile.
+export function update(parent, ...children) {
+  const focused = parent.contains(document.activeElement) ? address(document.activeElement) : null;
+  const opened = new Set([...parent.querySelectorAll("details[open][data-key]")].map((one) => one.dataset.key));
+  replace(parent, ...children);
+  for (const one of parent.querySelectorAll("details[data-key]")) if (opened.has(one.dataset.key)) one.open = true;
+  if (focused) parent.querySelector(focused)?.focus({ preventScroll: true });
+}
+
+// Returns a selector that finds the element again when it was drawn again, or null.
+export function address(element) {
+  const tag = element.localName;
+  if (element.dataset.key) return `[data-key="${CSS.escape(element.dataset.key)}"]`;
+  if (tag === "summary" && element.parentElement.dataset.key) return `details[data-key="${CSS.escape(element.parentElement.dataset.key)}"] > summary`;
+  const name = ["href", "aria-label"].find((one) => element.hasAttribute(one));
+  return name ? `${tag}[${name}="${CSS.escape(element.getAttribute(name))}"]` : null;
 }

@@ -1,11 +1,11 @@
 // The path of an event as it is: registry -> source -> lanes -> components; and an hour of history.
-import { h, state, badge, number, plural, bytes, rate, seconds, when, replace } from "./dom.js";
+import { h, state, badge, number, plural, bytes, rate, seconds, when, ago, sentence, replace, update } from "./dom.js";
 import { lines, sparkline } from "./charts.js";
 import { get } from "./api.js";
 import { onComponent, button } from "./actions.js";
 
 const STORED_MS = 5000;
-const opened = new Set(); // components whose tables are shown: the cards are drawn again every second
+const CALM_MS = 30000; // between two updates of reasons that differ in numbers only
 
 export function overview(main, { status, onStatus, guarded }) {
   const verdict = h("section", { class: "verdict", "aria-live": "polite" });
@@ -15,30 +15,31 @@ export function overview(main, { status, onStatus, guarded }) {
   let samples = [];
   let drawn = 0;
   let shownVerdict = "";
+  let verdictAt = 0;
 
   const show = (current) => {
-    const judged = JSON.stringify([current.ready, current.reasons, current.leadership, current.clock, current.components.map((one) => one.problems)]);
-    if (judged !== shownVerdict) { // otherwise a screen reader would read it again every second
-      shownVerdict = judged;
-      replace(verdict, health(current));
+    const facts = [current.ready, current.leadership, current.clock, current.components.map((one) => [one.problems, retries(one)])];
+    const judgement = JSON.stringify([facts, current.reasons.map((reason) => reason.replace(/\d+/g, ""))]);
+    if (judgement !== shownVerdict || Date.now() - verdictAt > CALM_MS) { // otherwise a screen reader would read it again every second
+      if (judgement !== shownVerdict || current.reasons.length) update(verdict, health(current));
+      shownVerdict = judgement;
+      verdictAt = Date.now();
     }
-    const focused = document.activeElement?.dataset?.key;
-    replace(path, stages(current, samples));
-    if (focused) path.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+    update(path, stages(current, samples));
     if (current.at - (samples.at(-1)?.at ?? 0) >= STORED_MS) {
       samples.push(sample(current));
       samples = samples.slice(-720);
     }
     if (Date.now() - drawn > STORED_MS || !charts.childElementCount) {
       drawn = Date.now();
-      replace(charts, history(samples));
+      replace(charts, history(samples, current));
     }
   };
   guarded(charts, async () => {
     samples = (await get("/api/history")).samples;
     drawn = 0;
     if (status()) show(status());
-    else replace(charts, history(samples));
+    else replace(charts, history(samples, null));
   });
   if (status()) show(status());
   else replace(verdict, h("p", { class: "loading" }, "Waiting for the daemon’s status…"));
@@ -51,46 +52,90 @@ const sample = (status) => ({
   components: Object.fromEntries(status.components.map((one) => [one.name, [one.events_per_s, one.failures_per_s, one.lag_s, one.queue.events]])),
 });
 
+const ROLES = { "standing by": "standby", "waiting for the registry": "waiting" };
+
 function health(status) {
   const { leadership } = status;
-  const standby = leadership.role === "standing by";
   const problems = status.components.reduce((sum, one) => sum + one.problem_count, 0);
-  const title = status.ready ? "Every change reaches every component" : standby ? "This daemon stands by" : "Not every change reaches every component";
+  const retrying = status.components.filter(retries).map((one) => one.name);
+  const [kind, title, advice] = judged(status, ROLES[leadership.role], retrying);
   return [
-    h("div", { class: `headline ${status.ready ? "good" : standby ? "info" : "bad"}` }, h("strong", {}, title),
+    h("div", { class: `headline ${kind}` }, h("strong", {}, title),
       h("span", {}, `${leadership.role}${leadership.epoch === null ? "" : `, epoch ${leadership.epoch}`} · version ${status.version}`)),
-    standby && h("p", {}, `The leader is ${leadership.leader || "not known"}.`),
-    !standby && status.reasons.length > 0 && h("ul", { class: "reasons" }, status.reasons.map((reason) => h("li", {}, reason))),
+    advice && h("p", {}, advice),
+    leadership.role !== "standing by" && status.reasons.length > 0 && h("ul", { class: "reasons" }, status.reasons.map((reason) => h("li", {}, reason))),
     status.clock && h("p", { class: "warn" }, status.clock),
-    problems > 0 && h("details", {}, h("summary", {}, `${plural(problems, "problem")} with single tables`),
+    problems > 0 && h("details", { "data-key": "problems" }, h("summary", {}, `${plural(problems, "problem")} with single tables`),
       h("ul", {}, status.components.flatMap((one) => one.problems.map((problem) =>
         h("li", {}, h("strong", {}, `${one.name}: ${problem.subject}`), ` ${problem.reason} `, "(since ", when(problem.since), ")"))))),
   ];
 }
 
+// Returns kind, headline, and what it means and what to do.
+function judged(status, role, retrying) {
+  if (role === "standby")
+    return ["info", "This daemon stands by", `${status.leadership.leader || "Another daemon"} leads, and this one takes over when it stops. Ask that one for state, events and actions.`];
+  if (role === "waiting")
+    return ["bad", "The registry can’t be used", "No change is delivered meanwhile, and none is lost: deliveries continue where they stopped. Start the database, or mend what is named below; Astha connects again by itself. `astha check` tests the connection."];
+  if (!status.ready) return ["bad", "Not every change reaches every component", null];
+  if (retrying.length) return ["warn", `${retrying.join(", ")} ${retrying.length === 1 ? "fails and is" : "fail and are"} tried again`, "Nothing is lost, and other components are not affected. Below is the reason."];
+  return ["good", "Every change reaches every component", null];
+}
+
 function stages(status, samples) {
   const { source } = status;
+  const role = ROLES[status.leadership.role];
+  const unused = role === "standby";
   return [
-    h("div", { class: "stage" }, h("h2", {}, "Registry"), h("p", { class: "mono wrap" }, status.registry)),
+    h("div", { class: `stage ${role === "waiting" ? "bad" : ""}` }, h("h2", {}, "Registry"), role === "waiting" && badge("can’t be used", "bad"), h("p", { class: "mono wrap" }, status.registry)),
     h("div", { class: "arrow", "aria-hidden": "true" }),
-    h("div", { class: `stage ${source.connected ? "" : "bad"}` }, h("h2", {}, "Source"),
-      source.connected ? badge("connected", "good") : badge("not connected", "bad"),
-      facts([
-        ["behind the server", source.lag === null ? "–" : `${number(source.lag)} ${source.unit}`],
-        ["received", number(source.received)],
+    h("div", { class: `stage ${source.connected || unused ? "" : "bad"}` }, h("h2", {}, "Source"),
+      unused ? badge("the leader reads it", "info") : source.connected ? badge("connected", "good") : badge("not connected", "bad"),
+      !unused && facts([
+        ["behind the server", source.lag === null || !source.connected ? "–" : `${number(source.lag)} ${source.unit}`],
+        ["received up to", number(source.received)],
         ["acknowledged", number(source.acknowledged)],
         source.retained_bytes !== null && ["retained", bytes(source.retained_bytes)],
         source.wal_status && ["WAL status", source.wal_status],
       ]),
-      source.detail && h("p", { class: "reason" }, source.detail)),
+      source.detail && !unused && role !== "waiting" && h("p", { class: "reason" }, source.detail)),
     h("div", { class: "arrow", "aria-hidden": "true" }),
     h("div", { class: "lanes" }, status.components.length
-      ? status.components.map((one) => lane(one, source.unit, samples))
+      ? status.components.map((one) => (role ? idle(one) : lane(one, source.unit, samples)))
       : h("p", { class: "empty" }, "No component is subscribed: changes are acknowledged and discarded. Add components to subscriptions.yaml.")),
   ];
 }
 
 const facts = (pairs) => h("dl", {}, pairs.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+
+const subscribed = (one) => h("details", { "data-key": `tables of ${one.name}` },
+  h("summary", {}, plural(one.tables.length, "table")), h("p", { class: "mono wrap" }, one.tables.join(", ")));
+
+// A component of a daemon that does not lead has no state of its own.
+const idle = (one) => h("article", { class: "lane", "aria-label": `component ${one.name}` },
+  h("div", { class: "lane-head" }, h("h3", {}, one.name), state(one.state)), h("div", { class: "lane-foot" }, subscribed(one)));
+
+const retries = (one) => one.failure !== null && one.state === "live";
+
+// What each state means, and what helps.
+const MEANING = {
+  broken: (one) => `Its circuit is open: it gets nothing${one.breaker.retry_in_s === null ? "" : `, and is tried again in ${seconds(one.breaker.retry_in_s)}`}. It owes a refresh, which brings what it misses. Refresh tries at once.`,
+  held: () => "Nothing is dropped: the registry keeps what follows, and the first event is tried again and again. Other components are not affected.",
+  recovering: () => "It owes a refresh: it reads the registry, then continues with what came meanwhile.",
+  bootstrapping: () => "It reads the registry for the first time in this process.",
+  paused: () => "It gets nothing until it is resumed; a refresh then brings what it misses.",
+};
+
+function trouble(one) {
+  const { failure } = one;
+  const meaning = MEANING[one.state];
+  return [
+    one.reason && h("p", { class: "reason" }, one.reason),
+    failure && !(one.reason || "").includes(failure.hint) && h("p", { class: "reason" }, `${failure.call === "refresh" ? "Refresh" : "Delivery"} failed: ${sentence(failure.error)} ${sentence(failure.hint)}`),
+    failure && (retries(one) || failure.next_try_s !== null) && h("p", { class: "hint" }, `Attempt ${number(failure.attempt)} of ${number(failure.attempts)} failed ${ago(failure.at)}; the next one is ${failure.next_try_s === null ? "under way" : `in ${seconds(failure.next_try_s)}`}.${retries(one) ? " After the last one the event is dropped, and a refresh brings what it contained." : ""}`),
+    meaning && h("p", { class: "hint" }, meaning(one)),
+  ];
+}
 
 function lane(one, unit, samples) {
   const full = Math.max(one.queue.events / one.queue.max_events, one.queue.bytes / one.queue.max_bytes);
@@ -99,31 +144,31 @@ function lane(one, unit, samples) {
   const recent = samples.slice(-60).map((each) => each.components[one.name]?.[0] ?? null);
   const act = (action) => {
     const element = button(action[0].toUpperCase() + action.slice(1), () => onComponent(one.name, action));
-    element.dataset.key = `${one.name}/${action}`;
     element.setAttribute("aria-label", `${action} ${one.name}`);
     return element;
   };
   const bad = one.state === "broken" || one.breaker.state === "open";
-  return h("article", { class: `lane ${bad ? "bad" : one.state === "live" ? "" : "warn"}`, "aria-label": `component ${one.name}` },
-    h("div", { class: "lane-head" }, h("h3", {}, one.name), state(one.state),
+  const warned = one.state !== "live" || one.failure !== null;
+  return h("article", { class: `lane ${bad ? "bad" : warned ? "warn" : ""}`, "aria-label": `component ${one.name}` },
+    h("div", { class: "lane-head" }, h("h3", {}, one.name), state(one.state), retries(one) && state("retrying"),
       one.breaker.state !== "closed" && badge(`circuit ${one.breaker.state}`, "bad"),
+      MEANING[one.state] && one.state !== "held" && badge("refresh owed", "warn"),
       h("span", { class: "rate" }, h("b", {}, rate(one.events_per_s)), " events/s"), sparkline(recent, `rate of ${one.name} in the last five minutes`)),
-    one.reason && h("p", { class: "reason" }, one.reason),
+    trouble(one),
     facts([
-      ["lag", one.lag_s === null ? "–" : `${seconds(one.lag_s)} · ${number(one.lag)} ${unit}`],
+      ["lag", one.lag_s === null ? "–" : `${seconds(one.lag_s)}${one.lag === null ? "" : ` · ${number(one.lag)} ${unit}`}`],
       ["queue", [`${number(one.queue.events)} of ${number(one.queue.max_events)} `, meter]],
       ["circuit", `${one.breaker.state}, opened ${number(one.counts.circuit_openings)}×`],
       ["retries", `${number(one.counts.failures)} failed of ${number(one.counts.attempts)}`],
       ["refreshes", `${number(one.counts.refreshes)}${one.counts.failed_refreshes ? `, ${number(one.counts.failed_refreshes)} failed` : ""}`],
       ["dropped", number(one.counts.dropped)],
     ]),
-    h("div", { class: "lane-foot" },
-      h("details", { open: opened.has(one.name), ontoggle: (event) => opened[event.target.open ? "add" : "delete"](one.name) },
-        h("summary", {}, plural(one.tables.length, "table")), h("p", { class: "mono wrap" }, one.tables.join(", "))),
+    h("div", { class: "lane-foot" }, subscribed(one),
       h("div", { class: "buttons" }, one.state === "paused" ? act("resume") : [act("refresh"), act("pause")])));
 }
 
-function history(samples) {
+function history(samples, status) {
+  if (status?.leadership.role === "standing by") return [h("p", { class: "empty" }, "The leader has the history: a standby delivers nothing.")];
   const names = [...new Set(samples.flatMap((one) => Object.keys(one.components)))];
   const series = (index) => names.map((name) => ({ name, values: samples.map((one) => [one.at, one.components[name]?.[index] ?? null]) }));
   return [

@@ -1,5 +1,5 @@
 // Tables, searched and paged by the daemon; and one table with its files, snapshots and decisions.
-import { h, table, number, bytes, when, state, badge, replace } from "./dom.js";
+import { h, table, number, plural, bytes, when, state, badge, replace, update } from "./dom.js";
 import { bars, timeline } from "./charts.js";
 import { get } from "./api.js";
 import { button, compact, cancel, snapshot, rollback } from "./actions.js";
@@ -9,13 +9,14 @@ export const nameOf = (row) => `${row.database}.${row.name}`;
 export const link = (name) => h("a", { href: `#/tables/${encodeURIComponent(name)}` }, name);
 
 export function tables(main, { guarded }) {
-  const results = h("div", { "aria-live": "polite" });
+  const results = h("div", {});
+  const count = h("p", { class: "count", role: "status" });
   const search = h("input", { type: "search", id: "search", placeholder: "database.table", autocomplete: "off" });
   const order = h("select", { id: "order" }, [["name", "name"], ["files", "most files"], ["size", "largest"], ["rows", "most rows"], ["modified", "last modified"]]
     .map(([value, text]) => h("option", { value }, text)));
   replace(main, h("h1", {}, "Tables"),
     h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
-      h("label", { for: "search" }, "Search", search), h("label", { for: "order" }, "Order", order)), results);
+      h("label", { for: "search" }, "Search", search), h("label", { for: "order" }, "Order", order)), count, results);
   let pages = [null];
   let pending = null;
   const load = () => {
@@ -26,8 +27,8 @@ export function tables(main, { guarded }) {
       const after = pages.at(-1);
       const page = await get("/api/tables", { search: search.value, order: order.value, after: after && JSON.stringify(after), limit: 50 }, signal);
       const first = (pages.length - 1) * 50;
-      replace(results,
-        h("p", { class: "count" }, page.total ? `${number(first + 1)}–${number(first + page.tables.length)} of ${number(page.total)}` : ""),
+      count.textContent = page.total ? `${number(first + 1)}–${number(first + page.tables.length)} of ${number(page.total)}` : "";
+      update(results,
         table("Tables", [
           ["Table", (row) => link(nameOf(row))],
           ["Rows", (row) => number(row.row_count), "n"], ["Files", (row) => number(row.file_count), "n"],
@@ -51,18 +52,30 @@ export function tables(main, { guarded }) {
   return () => pending?.abort();
 }
 
-export function oneTable(main, { guarded }, name) {
+const FRESH_MS = 5000;
+
+export function oneTable(main, { guarded, every }, name) {
   const content = h("div", {});
   replace(main, h("p", { class: "crumbs" }, h("a", { href: "#/tables" }, "Tables"), " / "), h("h1", {}, name), content);
+  let explanation = null;
+  let explained = "";
   const load = () => guarded(content, async () => {
     const found = await get(`/api/tables/${encodeURIComponent(name)}`);
-    const explanation = await get(`/api/tables/${encodeURIComponent(name)}/explain`).catch((error) => ({ error: error.message }));
-    replace(content, page(name, found, explanation));
+    const state = JSON.stringify([found.table.last_modified, found.table.file_count, found.compactions[0]]);
+    if (state !== explained) { // it reads the rows of all files
+      explanation = await get(`/api/tables/${encodeURIComponent(name)}/explain`).catch((error) => ({ error: error.message }));
+      explained = state;
+    }
+    update(content, page(name, found, explanation));
   });
   load();
   const later = () => setTimeout(load, 800);
   addEventListener("astha-changed", later);
-  return () => removeEventListener("astha-changed", later);
+  const stop = every(FRESH_MS, load);
+  return () => {
+    stop();
+    removeEventListener("astha-changed", later);
+  };
 }
 
 function page(name, found, explanation) {
@@ -73,25 +86,29 @@ function page(name, found, explanation) {
     h("dl", { class: "facts" }, [["rows", number(row.row_count)], ["files", number(row.file_count)], ["size", bytes(row.total_size)],
       ["modified", when(row.last_modified)], ["location", h("span", { class: "mono wrap" }, row.location)],
       metadata && ["format", `${metadata.format}, ${metadata.compression}, schema version ${metadata.schema_version}`],
-      found.savings && ["saved by compaction", `${number(found.savings.input_files - found.savings.output_files)} files in ${number(found.savings.compactions)} compactions`],
+      found.savings && ["saved by compaction", `${plural(found.savings.input_files - found.savings.output_files, "file")} in ${plural(found.savings.compactions, "compaction")}`],
     ].filter(Boolean).map(([title, value]) => h("div", {}, h("dt", {}, title), h("dd", {}, value)))),
     sizes(found),
     h("h2", {}, "Snapshots"), snapshots(name, found.snapshots),
     h("h2", {}, "What compaction decides now"), explained(explanation),
     h("h2", {}, "Last decisions"), decisions("Last decisions", found.compactions, false),
-    metadata && h("details", {}, h("summary", {}, "Schema and properties"), h("pre", { tabindex: 0 }, JSON.stringify({ schema: metadata.schema, partition_by: metadata.partition_by, sort_by: metadata.sort_by, properties: metadata.properties }, null, 2))),
+    metadata && h("details", { "data-key": "schema" }, h("summary", {}, "Schema and properties"), h("pre", { tabindex: 0 }, JSON.stringify({ schema: metadata.schema, partition_by: metadata.partition_by, sort_by: metadata.sort_by, properties: metadata.properties }, null, 2))),
   ];
 }
 
 function sizes(found) {
   const now = (bound, compacted) => found.sizes.filter((one) => one.from_bytes === bound && (compacted === undefined || one.compacted === compacted)).reduce((sum, one) => sum + one.files, 0);
-  const replaced = (bound) => found.replaced.find((one) => one.from_bytes === bound)?.files ?? 0;
+  const { merged } = found;
+  const replaced = (bound) => merged.files.find((one) => one.from_bytes === bound)?.files ?? 0;
   const groups = found.size_bounds.map((bound, index) => ({
     label: bound ? `${index === found.size_bounds.length - 1 ? "≥ " : ""}${bytes(bound)}` : `< ${bytes(found.size_bounds[1])}`,
     values: [replaced(bound) + now(bound, false), now(bound)],
   }));
-  return [bars("Files by size, before and after compaction", ["without compaction", "now"], groups),
-    h("p", { class: "note" }, "Each class begins at the size below its bars. Merged files count at the mean size of their compaction’s inputs.")];
+  return [bars("Files by size, before and after compaction", ["before", "now"], groups),
+    h("p", { class: "note" }, ["Each class begins at the size below its bars. Before: today’s files, with the files that compactions merged in place of their results.",
+      merged.missing > 0 && `${plural(merged.missing, "result")} of compactions ${merged.missing === 1 ? "is" : "are"} in the table no more (rolled back, deleted or merged again), but the files merged into ${merged.missing === 1 ? "it" : "them"} are counted.`,
+      merged.estimated > 0 && `${plural(merged.estimated, "merged file")} of compactions without recorded sizes ${merged.estimated === 1 ? "counts" : "count"} at the mean size of the compaction’s inputs.`,
+      merged.more && `Only the last ${number(merged.compactions)} compactions are counted.`].filter(Boolean).join(" "))];
 }
 
 function snapshots(name, rows) {

@@ -1,15 +1,17 @@
 // Topics with partitions, consumer groups and lag.
-import { h, table, number, plural, when, seconds, replace } from "./dom.js";
+import { h, table, number, plural, when, seconds, replace, update } from "./dom.js";
 import { get } from "./api.js";
 
 export function topics(main, { guarded }) {
-  const results = h("div", { "aria-live": "polite" });
+  const results = h("div", {});
+  const count = h("p", { class: "count", role: "status" });
   const search = h("input", { type: "search", id: "search", autocomplete: "off" });
-  replace(main, h("h1", {}, "Topics"), h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, h("label", { for: "search" }, "Search", search)), results);
+  replace(main, h("h1", {}, "Topics"), h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, h("label", { for: "search" }, "Search", search)), count, results);
   let pages = [""];
   const load = () => guarded(results, async () => {
     const page = await get("/api/topics", { search: search.value, after: pages.at(-1), limit: 50 });
-    replace(results, h("p", { class: "count" }, page.total ? plural(page.total, "topic") : ""),
+    count.textContent = page.total ? plural(page.total, "topic") : "";
+    update(results,
       table("Topics", [
         ["Topic", (row) => h("a", { href: `#/topics/${encodeURIComponent(row.name)}` }, row.name)],
         ["Partitions", (row) => number(row.partition_count), "n"],
@@ -33,7 +35,7 @@ export function oneTopic(main, { guarded, every }, name) {
   replace(main, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / "), h("h1", {}, name), content);
   const load = () => guarded(content, async () => {
     const found = await get(`/api/topics/${encodeURIComponent(name)}`);
-    replace(content, h("h2", {}, "Consumer groups"),
+    update(content, h("h2", {}, "Consumer groups"),
       table("Consumer groups", [
         ["Group", (row) => row.group], ["Lag (records)", (row) => number(row.lag), "n"],
         ["Partitions", (row) => number(Object.keys(row.partitions).length), "n"], ["Committed", (row) => when(row.committed_at)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -23,6 +24,7 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     error: Exception | None = None  # of a job that failed, for its starter
     input_files: int = 0
     input_bytes: int = 0
+    input_sizes: dict[int, int] = {}  # see `count_sizes`
     output_files: int = 0
     output_bytes: int = 0
     rows: int = 0
@@ -38,6 +40,7 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
         result = {
             "groups": self.groups,
             "why": self.why,
+            "input_sizes": {str(bound): count for bound, count in self.input_sizes.items()},
             "seconds": {phase: round(spent, 4) for phase, spent in self.seconds.items()},
             **left_out_record(self.left_out),
         }
@@ -96,6 +99,7 @@ class JobTotals:
             error=error,
             input_files=len(old),
             input_bytes=_bytes(old),
+            input_sizes=count_sizes(old),
             output_files=len(new),
             output_bytes=_bytes(new),
             rows=sum(file.row_count for file in new),
@@ -105,6 +109,12 @@ class JobTotals:
             seconds=dict(self._seconds),
             left_out=tuple(self._left_out.values()),
         )
+
+
+def count_sizes(files: Iterable[TableFile]) -> dict[int, int]:
+    """Counts files by the largest power of two that is not above their size; 0 for empty ones."""
+    classes = Counter(1 << file.file_size.bit_length() - 1 if file.file_size else 0 for file in files)
+    return dict(sorted(classes.items()))
 
 
 def _bytes(files: list[TableFile]) -> int:

@@ -30,6 +30,8 @@ class Visit:
     def __init__(self, page: Page, here: Site) -> None:
         self.page, self.here = page, here
         self.complaints: list[str] = []
+        self.requested: set[str] = set()
+        page.on("request", lambda request: self.requested.add(request.url))
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.set_default_timeout(DEADLINE_MS)

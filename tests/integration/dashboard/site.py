@@ -76,6 +76,18 @@ class Site:
     def add_topic(self, name: str) -> None:
         add_topic(self.astha.url, name)
 
+    @contextmanager
+    def failing_audit(self) -> Iterator[None]:
+        """Deliveries to `audit` fail: a directory has the place of its file."""
+        path = self.astha.directory / "audit.log"
+        aside = path.rename(path.with_suffix(".aside"))
+        path.mkdir()
+        try:
+            yield
+        finally:
+            path.rmdir()
+            aside.rename(path)
+
     def insert(self, files: int) -> None:
         """Inserts as many small files."""
         paths = []

@@ -55,6 +55,7 @@ def test_each_screen_is_accessible_and_silent(visit: Visit, scheme: str) -> None
         found = Axe().run(visit.page)
         assert found.violations_count == 0, f"{place}: {found.generate_report()}"
     assert visit.complaints == []
+    assert [url for url in visit.requested if not url.startswith(f"{visit.here.url}/")] == []
 
 
 def test_a_phone_scrolls_in_one_direction(visit: Visit) -> None:
@@ -110,6 +111,15 @@ def test_events_pass_by_as_they_happen(visit: Visit) -> None:
     visit.go("events")
     loaded(visit, "Events")
     eventually_now(lambda: _topic_seen(visit), "an event")
+    events = visit.page.locator(".events li:visible")
+    visit.page.get_by_label("Contains").fill("nothing contains this")
+    expect(events).to_have_count(0)
+    expect(visit.page.get_by_text("0 of the last")).to_be_visible()
+    visit.page.get_by_label("Contains").fill("SEEN-")
+    expect(events.first).to_be_visible()
+    visit.page.get_by_label("Component").select_option("audit")  # offered although the page came before the status
+    visit.page.get_by_label("Table").select_option("topics")
+    eventually_now(lambda: _topic_seen(visit), "an event of the component's table")
 
 
 def _topic_seen(visit: Visit) -> bool:
@@ -133,9 +143,39 @@ def test_actions_on_a_component(visit: Visit) -> None:
     lane.get_by_role("button", name="refresh audit").click()
     visit.confirm("Refresh")
     visit.told("audit is")
+    for action in ("resume", "refresh"):
+        assert audit(visit.here, action)["component"] == "audit"
     line = audit(visit.here, "pause")
     assert (line["component"], line["peer"]) == ("audit", "127.0.0.1")
     assert "Chrome" in str(line["client"])
+
+
+def test_a_failing_component_says_why_and_recovers(visit: Visit) -> None:
+    lane = visit.page.get_by_role("article", name="component audit")
+    with visit.here.failing_audit():
+        visit.here.add_topic(f"failing-{uuid4().hex}")
+        expect(lane.get_by_text("retrying", exact=True)).to_be_visible()
+        expect(lane).to_contain_text("IsADirectoryError")
+        expect(lane).to_contain_text("The machine refused something")
+        expect(visit.page.get_by_text("audit fails and is tried again")).to_be_visible()
+        for scheme in ("light", "dark"):
+            visit.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            found = Axe().run(visit.page)
+            assert found.violations_count == 0, f"{scheme}: {found.generate_report()}"
+        done = visit.here.astha("top", "--once", "--interval", "0.2", "--server", visit.here.url)
+        assert "! audit: delivery failed" in done.stdout
+        assert "audit: delivery failed" in visit.here.astha("status", "--server", visit.here.url).stdout
+        lane.get_by_role("button", name="refresh audit").click()
+        visit.confirm("Refresh")
+        expect(lane.get_by_text("refresh owed", exact=True)).to_be_visible()
+        expect(lane).to_contain_text("IsADirectoryError")
+        expect(visit.page.get_by_text("Not every change reaches every component")).to_be_visible()
+        assert visit.page.title().startswith("⚠")
+    lane.get_by_role("button", name="refresh audit").click()
+    visit.confirm("Refresh")
+    expect(lane.get_by_text("live", exact=True)).to_be_visible()
+    expect(visit.page.get_by_text("Every change reaches every component")).to_be_visible()
+    assert visit.complaints == []
 
 
 def test_snapshot_compact_cancel_and_roll_back(visit: Visit) -> None:
@@ -159,7 +199,8 @@ def test_snapshot_compact_cancel_and_roll_back(visit: Visit) -> None:
     visit.confirm("Roll back")
     visit.told("is rolled back")
     eventually_now(lambda: _reloaded(visit, None) and "now: 6 files" in page.inner_text("main"), "the old files")
-    assert audit(visit.here, "rollback")["table"] == ORDERS
+    for action in ("snapshot", "cancel", "compact", "rollback"):
+        assert audit(visit.here, action)["table"] == ORDERS
     assert visit.complaints == []
 
 
@@ -207,6 +248,17 @@ def test_works_with_the_keyboard(visit: Visit) -> None:
     expect(visit.page.get_by_role("link", name="Skip to the content")).to_be_focused()
     visit.page.keyboard.press("Enter")
     expect(visit.page.locator("main")).to_be_focused()
+    button = visit.page.get_by_role("button", name="pause audit")
+    button.focus()
+    visit.page.evaluate("document.activeElement.drawn = true")
+    drawn_again = "document.activeElement.localName === 'button' && !document.activeElement.drawn"
+    eventually_now(lambda: bool(visit.page.evaluate(drawn_again)), "a button that was drawn again")
+    expect(button).to_be_focused()
+    visit.page.keyboard.press("Enter")
+    visit.page.get_by_role("dialog", name="Pause audit?").wait_for()
+    visit.page.keyboard.press("Escape")
+    expect(visit.page.get_by_role("dialog")).to_have_count(0)
+    expect(button).to_be_focused()
     visit.page.get_by_role("link", name="Tables").focus()
     visit.page.keyboard.press("Enter")
     loaded(visit, "Tables")
@@ -215,11 +267,15 @@ def test_works_with_the_keyboard(visit: Visit) -> None:
 def test_the_daemon_restarts_under_it(visit: Visit) -> None:
     visit.here.stop()
     visit.page.locator("#connection.disconnected").wait_for()
-    visit.go("tables")  # it is not read again by itself, as lists that change are
+    expect(visit.page.get_by_role("alert").filter(has_text="connects again by itself")).to_be_visible()
+    expect(visit.page.get_by_text("Every change reaches every component")).to_be_hidden()
+    found = Axe().run(visit.page)
+    assert found.violations_count == 0, found.generate_report()
+    visit.go("tables")
     visit.page.get_by_role("button", name="Try again").wait_for()
     visit.here.start()
     visit.page.locator("#connection.live").wait_for()
-    visit.page.get_by_role("button", name="Try again").click()
+    expect(visit.page.get_by_role("alert").filter(has_text="connects again by itself")).to_have_count(0)
     visit.page.get_by_role("link", name=ORDERS).wait_for()
     visit.go("daemons")
     expect(visit.page.get_by_text("this one")).to_be_visible()

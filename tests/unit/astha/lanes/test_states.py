@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from astha.lanes.inspection import shown_reason, stuck_seconds
+from astha.lanes.inspection import failure_text, lag_seconds, shown_reason, stuck_seconds
 from astha.lanes.state import LaneState, RestoredLane
 from astha.testing import Fault
 from tests.doubles.registry import GROUPS, group
@@ -30,6 +30,42 @@ async def test_how_long_a_delivery_has_been_tried_is_known() -> None:
         await harness.pass_time(3)
         assert harness.subject.names == ["a", "b"]
         assert stuck_seconds(harness.lane) == 0
+
+
+async def test_the_last_failure_is_known_until_a_call_succeeds() -> None:
+    async with LaneHarness(breaker_failures=1_000, backoff_max_s=2.0, attempts=20) as harness:
+        assert harness.lane.failure is None
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.pass_time(3)
+        failure = harness.lane.failure
+        assert failure is not None
+        assert (failure.call, failure.attempts) == ("delivery", 20)
+        assert failure.attempt == harness.subject.hits > 1
+        assert failure.next_at > harness.clock.monotonic()
+        assert failure.error in failure_text(harness.lane)
+        assert failure.hint in failure_text(harness.lane)
+        harness.subject.behave()
+        await harness.pass_time(3)
+        assert harness.lane.failure is None
+        assert failure_text(harness.lane) == ""
+
+
+async def test_a_full_queue_keeps_the_failure_that_filled_it_and_the_lag() -> None:
+    async with LaneHarness(breaker_failures=1_000, max_events=5) as harness:
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.pass_time(40)
+        behind_s = lag_seconds(harness.lane, harness.clock)
+        assert behind_s >= 40
+        for number in range(5):
+            harness.commit(f"g{number}")
+        assert harness.lane.state is LaneState.BROKEN
+        assert harness.lane.failure is not None
+        assert lag_seconds(harness.lane, harness.clock) >= behind_s
+        harness.subject.behave()
+        await harness.converge()
+        assert harness.lane.failure is None
 
 
 async def test_consecutive_failures_open_the_breaker() -> None:

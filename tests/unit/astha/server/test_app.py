@@ -127,7 +127,7 @@ class TestStatus:
         assert (audit["name"], audit["state"], audit["position"], audit["lag"]) == ("audit", "live", 850, 100)
         assert audit["lag_s"] == 0.5
         assert (audit["queue"]["events"], audit["queue"]["bytes"]) == (2, 20)
-        assert audit["breaker"] == {"state": "closed", "failures": 0}
+        assert audit["breaker"] == {"state": "closed", "failures": 0, "retry_in_s": None}
 
     async def test_problems_of_single_tables_are_named_and_leave_it_ready(
         self, client: Client, stage: Stage, capsys: pytest.CaptureFixture[str]
@@ -206,6 +206,15 @@ class TestActions:
         assert (await client.post("/components/audit/explode", headers=BEARER)).status == 404
         wrong = await client.get("/components/audit/refresh", headers=BEARER)
         assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
+
+    async def test_a_daemon_without_a_registry_is_no_standby(self, client: Client, stage: Stage) -> None:
+        stage.leadership.trouble = "connection refused"
+        for refused in (
+            await client.post("/components/audit/refresh", headers=BEARER),
+            await client.get("/events", headers=BEARER),
+        ):
+            assert refused.status == 409
+            assert (await refused.json())["error"] == "this daemon waits for the registry: connection refused"
 
     async def test_a_standby_names_the_leader(self, client: Client) -> None:
         for refused in (
