@@ -307,7 +307,7 @@ def swap(table: pa.Table) -> pa.Table:
 def test_a_result_with_other_rows_is_never_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[pa.Table], pa.Table]
 ) -> None:
-    monkeypatch.setattr(engine, "arrange", lambda table, order: damage(arrange(table, order)))
+    monkeypatch.setattr(engine, "arrange", lambda *given: damage(arrange(*given)))
     with pytest.raises(MergeFailed, match="do not hold the rows of the old files"):
         merge(task(tmp_path, group(tmp_path, SORTED), SORTED))
 
