@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
 
+from components.compactor.merge.allocator import merge_allocator
 from components.compactor.merge.checksums import Checksums, ChunkChecksums
 from components.compactor.merge.footer_stats import FooterStats
 from components.compactor.merge.inputs import Inputs, decode
@@ -37,7 +37,7 @@ def merge(task: MergeTask, *, clock: Callable[[], float] = time.perf_counter) ->
     task's memory, before that is filled where possible; and `StorageError`.
     """
     timer = PhaseTimer(clock)
-    with _allocator():
+    with merge_allocator(task.memory_bytes):
         return asyncio.run(_Merge(task, timer).run())
 
 
@@ -257,17 +257,3 @@ def engine_of_task(task: MergeTask, schema: TableSchema) -> ParquetEngine:
     if not isinstance(engine, ParquetEngine):
         raise MergeFailed(f"{task.table} is in {schema.format}: only Parquet files can be merged")
     return engine
-
-
-@contextmanager
-def _allocator() -> Iterator[None]:
-    """Uses jemalloc: Arrow's default allocator returns large columns to the system and gets them again, page by page,
-    which costs a merge as much as sorting does.
-    """
-    before = pa.default_memory_pool()
-    if "jemalloc" in pa.supported_memory_backends():
-        pa.set_memory_pool(pa.jemalloc_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)
