@@ -141,9 +141,12 @@ async def _is_done(connection: psycopg.AsyncConnection, table_id: int, partition
 
 @asynccontextmanager
 async def open_lake(
-    server: EmbeddedPostgres, directory: Path, spark: Mapping[str, str], *, jobs: int = 2
+    server: EmbeddedPostgres, directory: Path, spark: Mapping[str, str], *, jobs: int = 3
 ) -> AsyncIterator[Lake]:
-    """Returns a compactor whose Spark session is warm: it has merged once."""
+    """Returns a compactor whose Spark session is warm: it has merged once.
+
+    ``jobs`` is one more than Spark has cores, so that no core waits while a job is planned or swapped.
+    """
     url, store = await new_registry(server, "compaction")
     clock = SystemLoopClock()
     around = ComponentContext(store, clock, SecretStr(url), LakeSettings(warehouse=str(directory)))

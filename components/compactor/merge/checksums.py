@@ -109,7 +109,7 @@ class Checksums:
             known = self._dictionaries[field_id] = (array.dictionary, _hash(array.dictionary))
         places = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if array.null_count else array.indices
         hashes = known[1] if len(known[1]) else np.zeros(1, np.uint64)
-        return _put(hashes[np.asarray(places)], array, _NULL)
+        return _put(hashes.take(np.asarray(places)), array, _NULL)
 
 
 class ChunkChecksums:
@@ -171,28 +171,28 @@ def _hash_bytes(array: pa.Array, offset_type: Any) -> Hashes:
 def _hash_texts(content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Hashes:
     """Hashes sixteen bytes of every text at a time."""
     lengths = np.diff(offsets)
-    hashes = _mix(lengths.astype(np.uint64))
     if not len(content):
-        return hashes
+        return _mix(lengths.astype(np.uint64))
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if 0 < shortest == longest <= _LONG:
+        return _hash_even(content, shortest)
+    hashes = _mix(lengths.astype(np.uint64))
     padded = np.zeros(len(content) + _STEP, np.uint8)
     padded[: len(content)] = content
     # A view with a step at every byte, which is only indexed: nothing is copied.
     steps = np.lib.stride_tricks.as_strided(padded[:_STEP].view(_TWO_WORDS), (len(content) + 1,), (1,))
     starts, left = offsets[:-1], lengths
     going: npt.NDArray[np.int64] | None = None  # positions of texts with bytes left; None: all
-    shortest, longest = int(lengths.min()), int(lengths.max())
     if shortest == 0 or longest > _LONG:
         going = np.flatnonzero((lengths > 0) & (lengths <= _LONG))
         starts, left = starts[going], lengths[going]
     while len(left):
         words = steps[starts].view(np.uint64).reshape(-1, 2)
         words &= _MASKS[np.minimum(left, _STEP)].view(np.uint64).reshape(-1, 2)
-        known = hashes if going is None else hashes[going]
-        known = _mix(_mix(known ^ words[:, 0]) ^ words[:, 1])
         if going is None:
-            hashes = known
+            hashes = _step(hashes, words)
         else:
-            hashes[going] = known
+            hashes[going] = _step(hashes[going], words)
         more = np.flatnonzero(left > _STEP)
         if len(more) < len(left):
             going = more if going is None else going[more]
@@ -202,6 +202,31 @@ def _hash_texts(content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) 
         for place in np.flatnonzero(lengths > _LONG):
             hashes[place] = _long(content[offsets[place] : offsets[place + 1]].data)
     return hashes
+
+
+def _hash_even(content: npt.NDArray[np.uint8], length: int) -> Hashes:
+    """Hashes texts that all have the same length, as keys and digests do: nothing has to be gathered."""
+    count = len(content) // length
+    width = -(-length // _STEP) * _STEP
+    if width == length:
+        words = np.frombuffer(content, np.uint64)
+    else:
+        padded = np.zeros((count, width), np.uint8)
+        padded[:, :length] = content.reshape(count, length)
+        words = padded.reshape(-1).view(np.uint64)
+    words = words.reshape(count, -1)
+    hashes = np.repeat(_mix(np.array([length], np.uint64)), count)
+    for place in range(0, words.shape[1], 2):
+        hashes = _step(hashes, words[:, place : place + 2])
+    return hashes
+
+
+def _step(hashes: Hashes, words: Hashes) -> Hashes:
+    """Adds the next sixteen bytes of each text to its hash."""
+    combined = words[:, 1] * _SECOND
+    combined ^= hashes
+    combined ^= words[:, 0]
+    return _mix(combined)
 
 
 def _long(text: memoryview) -> np.uint64:

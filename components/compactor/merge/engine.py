@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
 
+from components.compactor.merge.allocator import merge_allocator
 from components.compactor.merge.checksums import Checksums, ChunkChecksums
 from components.compactor.merge.footer_stats import FooterStats
 from components.compactor.merge.inputs import Inputs, decode
@@ -37,7 +37,7 @@ def merge(task: MergeTask, *, clock: Callable[[], float] = time.perf_counter) ->
     task's memory, before that is filled where possible; and `StorageError`.
     """
     timer = PhaseTimer(clock)
-    with _allocator():
+    with merge_allocator(task.memory_bytes):
         return asyncio.run(_Merge(task, timer).run())
 
 
@@ -58,11 +58,13 @@ class _Merge:
         ordered = bool(self._schema.order.fields)
         if ordered and size > task.memory_bytes:
             raise self._too_large(size)
-        hold = task.memory_bytes if ordered else task.memory_bytes // _HELD
-        inputs = Inputs(task.inputs, self._objects, hold_up_to=hold)
+        inputs = Inputs(task.inputs, self._objects, hold_up_to=task.memory_bytes // _HELD)
         with self._timer.phase("read"):
             await self._deletes.load(task.deletes, self._objects, task.memory_bytes)
             await inputs.load()
+            if ordered and not inputs.held:
+                self._check_memory(self._footer_stats(inputs), size)  # before all of it is read in vain
+                await inputs.hold()
         choice = self._choose(inputs)
         outputs = Outputs(task, self._schema, self._engine, self._objects)
         if choice.strategy == "copy":
@@ -113,7 +115,7 @@ class _Merge:
     async def _rewrite(self, inputs: Inputs, outputs: Outputs, choice: StrategyChoice) -> MergeResult:
         task = self._task
         versions = [self._versions[file.schema_version] for file in task.inputs]
-        columns = FooterStats.of(zip(inputs.footers, versions, strict=True), self._schema)
+        columns = self._footer_stats(inputs)
         rows = sum(file.rows for file in task.inputs) - self._deletes.rows
         size = sum(file.size for file in task.inputs)
         division = FileSizing(rows, size, task.target_bytes, len(task.outputs))
@@ -124,9 +126,7 @@ class _Merge:
             self._check_stream(inputs, columns, division)
             supply = TableStream(tables)
         else:
-            need = columns.decoded_bytes + max(size, 2 * columns.largest_bytes + 24 * rows)
-            if need > task.memory_bytes:
-                raise self._too_large(need)
+            self._check_memory(columns, size)
             supply = TableSlices(self._arranged(tables, choice.strategy))
         del tables
         hints = replace(columns.hints, in_order=choice.strategy == "sort")
@@ -166,7 +166,22 @@ class _Merge:
             whole = pa.concat_tables(parts) if parts else self._schema.arrow().empty_table()
             parts.clear()
             order = z_order(whole, self._schema) if strategy == "zorder" else sorted_order(whole, self._schema)
-            return whole if order is None else arrange(whole, order)
+            if order is None:
+                return whole
+            columns, schema = whole.columns, whole.schema
+            del whole  # so that each column is freed once it is reordered
+            return arrange(columns, schema, order)
+
+    def _footer_stats(self, inputs: Inputs) -> FooterStats:
+        versions = [self._versions[file.schema_version] for file in self._task.inputs]
+        return FooterStats.of(zip(inputs.footers, versions, strict=True), self._schema)
+
+    def _check_memory(self, columns: FooterStats, size: int) -> None:
+        """Raises MemoryError if the group can't be sorted within the task's memory."""
+        rows = sum(file.rows for file in self._task.inputs)
+        need = columns.decoded_bytes + max(size, 2 * columns.largest_bytes + 24 * rows)
+        if need > self._task.memory_bytes:
+            raise self._too_large(need)
 
     def _check_stream(self, inputs: Inputs, columns: FooterStats, division: FileSizing) -> None:
         """Two row groups may be in memory at a time: one that is read and one that is written."""
@@ -242,17 +257,3 @@ def engine_of_task(task: MergeTask, schema: TableSchema) -> ParquetEngine:
     if not isinstance(engine, ParquetEngine):
         raise MergeFailed(f"{task.table} is in {schema.format}: only Parquet files can be merged")
     return engine
-
-
-@contextmanager
-def _allocator() -> Iterator[None]:
-    """Uses jemalloc: Arrow's default allocator returns large columns to the system and gets them again, page by page,
-    which costs a merge as much as sorting does.
-    """
-    before = pa.default_memory_pool()
-    if "jemalloc" in pa.supported_memory_backends():
-        pa.set_memory_pool(pa.jemalloc_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)

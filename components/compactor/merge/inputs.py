@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,11 @@ from components.lib.lake.storage.output_streams import checksum_of
 from components.lib.parquet_tail import TAIL
 
 _AT_ONCE = 8  # requests
+_BATCH_BYTES = 4 << 20
 _LIKELY_FOOTER = 64 << 10
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Inputs:
@@ -33,19 +38,28 @@ class Inputs:
 
     async def load(self) -> None:
         """Loads the footers, and the files if they are held."""
-        gate = asyncio.Semaphore(_AT_ONCE)
+        if self.held:
+            await self.hold()
+            self.footers = [self._footer(file, self._data[place] or b"") for place, file in enumerate(self.files)]
+        else:
+            self.footers = await _gather(self._tail, self.files)
 
-        async def one(place: int) -> Footer:
-            async with gate:
-                file = self.files[place]
-                if self.held:
-                    data = self._data[place] = await self._fetch(file)
-                    return self._footer(file, data)
-                tail = await fetch_tail(self._objects, file.path, file.size)
-                self.bytes_read += len(tail)
-                return self._footer(file, tail)
+    async def hold(self) -> None:
+        """Loads all files."""
+        self.held = True
+        await _gather(self._load_batch, _batches(self.files))
 
-        self.footers = list(await asyncio.gather(*(one(place) for place in range(len(self.files)))))
+    async def _load_batch(self, places: Sequence[int]) -> None:
+        files = [self.files[place] for place in places]
+        found = await self._objects.get_many([file.path for file in files])
+        for place, file, data in zip(places, files, found, strict=True):
+            self._data[place] = _checked(data, file)
+            self.bytes_read += len(data)
+
+    async def _tail(self, file: MergeInput) -> Footer:
+        tail = await fetch_tail(self._objects, file.path, file.size)
+        self.bytes_read += len(tail)
+        return self._footer(file, tail)
 
     def take(self, place: int) -> bytes:
         """Returns a file's bytes, and drops them here. Must be called from a thread, unless they are held."""
@@ -71,9 +85,37 @@ class Inputs:
         return footer
 
 
+async def _gather(work: Callable[[T], Coroutine[None, None, R]], items: Iterable[T]) -> list[R]:
+    """Calls ``work`` for all items, a few at a time."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: T) -> R:
+        async with gate:
+            return await work(item)
+
+    return await asyncio.gather(*map(one, items))
+
+
+def _batches(files: Sequence[MergeInput]) -> Iterator[list[int]]:
+    """Yields the places of files that are read by one call, because a call costs more than a small file."""
+    batch: list[int] = []
+    size = 0
+    for place, file in enumerate(files):
+        if batch and size + file.size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(place)
+        size += file.size
+    if batch:
+        yield batch
+
+
 async def fetch(objects: Objects, file: MergeInput) -> bytes:
     """Raises `BadInput` if size or checksum are not those of its row."""
-    data = await objects.get(file.path)
+    return _checked(await objects.get(file.path), file)
+
+
+def _checked(data: bytes, file: MergeInput) -> bytes:
     if len(data) != file.size:
         raise BadInput(
             file.path,

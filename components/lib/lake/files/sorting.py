@@ -19,11 +19,13 @@ from components.lib.lake.schema.table_schema import TableSchema
 
 Key: TypeAlias = npt.NDArray[Any]
 
+_WORD = 64  # bits
+
 
 def sort(table: pa.Table, schema: TableSchema) -> pa.Table:
     """Returns the rows in the table's order, unchanged if it has none. Equal rows keep their order."""
     order = sorted_order(table, schema)
-    return table if order is None else arrange(table, order)
+    return table if order is None else arrange(table.columns, table.schema, order)
 
 
 def sorted_order(table: pa.Table, schema: TableSchema) -> npt.NDArray[np.int64] | None:
@@ -33,20 +35,23 @@ def sorted_order(table: pa.Table, schema: TableSchema) -> npt.NDArray[np.int64] 
     keys = sort_keys(table, schema)
     if _ascending(keys):
         return None
+    packed = _packed(keys)
+    if packed is not None:
+        packed.sort()
+        packed &= np.uint64((1 << (len(packed) - 1).bit_length()) - 1)
+        return packed.view(np.int64)
     if len(keys) == 1:
         return np.argsort(keys[0], kind="stable")  # fast for a few sorted runs
     return np.lexsort(keys[::-1])
 
 
-def arrange(table: pa.Table, order: npt.NDArray[np.int64]) -> pa.Table:
-    """Reorders column by column, so that at most one column is in memory twice."""
+def arrange(columns: list[pa.ChunkedArray], schema: pa.Schema, order: npt.NDArray[np.int64]) -> pa.Table:
+    """Reorders column by column and empties ``columns``, so that at most one column is in memory twice if the caller
+    has no other reference to them.
+    """
     rows = pa.array(order)
-    columns = table.columns
-    schema = table.schema
-    del table
-    for place, column in enumerate(columns):
-        columns[place] = _one(column).take(rows)
-    return pa.table(columns, schema=schema)
+    columns.reverse()
+    return pa.table([_one(columns.pop()).take(rows) for _ in schema], schema=schema)
 
 
 def sort_keys(table: pa.Table, schema: TableSchema) -> list[Key]:
@@ -125,6 +130,26 @@ def _ascending(keys: list[Key]) -> bool:
             return False
         tied &= one == next_one
     return True
+
+
+def _packed(keys: list[Key]) -> npt.NDArray[np.uint64] | None:
+    """Returns one number per row that has all keys and, in its lowest bits, the number of the row; None if that takes
+    more than 64 bits. Such numbers are distinct and compared in vectors, so that sorting them takes a third of the time
+    of a stable `argsort`, also of sorted runs.
+    """
+    rows = len(keys[0])
+    row_bits = (rows - 1).bit_length()
+    least = [int(key.min()) for key in keys]
+    bits = [(int(key.max()) - low).bit_length() for key, low in zip(keys, least, strict=True)]
+    if sum(bits) + row_bits > _WORD:
+        return None
+    packed = np.zeros(rows, np.uint64)
+    for key, low, width in zip(keys, least, bits, strict=True):
+        packed <<= np.uint64(width)
+        packed |= key.astype(np.uint64) - np.uint64(low % (1 << _WORD))  # wraps around, also for negative ones
+    packed <<= np.uint64(row_bits)
+    packed |= np.arange(rows, dtype=np.uint64)
+    return packed
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cached_property
 from tempfile import SpooledTemporaryFile
@@ -113,6 +113,13 @@ class Objects:
         async with _translated(location):
             found = await obstore.get_async(self._store(location), location.key)
             return bytes(await found.bytes_async())
+
+    async def get_many(self, uris: Sequence[str]) -> list[bytes]:
+        """One after the other. Costs less than a `get` for each if they are small and local."""
+        locations = [parse(uri) for uri in uris]
+        if not all(location.scheme == "file" for location in locations):
+            return [await self.get(uri) for uri in uris]
+        return await asyncio.to_thread(_read_all, locations)
 
     async def get_range(self, uri: str, start: int, length: int) -> bytes:
         """Returns fewer bytes if the object ends earlier."""
@@ -248,9 +255,23 @@ async def _to_completion(work: Coroutine[None, None, T], cancelled: Event) -> T:
     return await to_completion(run(), cancelled.set)
 
 
+def _read_all(locations: Iterable[Location]) -> list[bytes]:
+    found = []
+    for location in locations:
+        with _local_errors(location):
+            found.append(location.path.read_bytes())
+    return found
+
+
 async def _local(location: Location, work: Awaitable[T]) -> T:
-    try:
+    with _local_errors(location):
         return await work
+
+
+@contextmanager
+def _local_errors(location: Location) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError as error:
         raise ObjectMissing(f"{location.uri} does not exist") from error
     except OSError as error:

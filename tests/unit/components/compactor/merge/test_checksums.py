@@ -79,6 +79,24 @@ def test_a_dictionary_has_the_checksums_of_its_values() -> None:
     assert sums(encoded.slice(1, 4), schema) == sums(plain.slice(1, 4), schema)
 
 
+@pytest.mark.parametrize("length", [1, 7, 8, 15, 16, 17, 32, 33, 48, 255, 256, 257])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_texts_of_one_length_have_the_same_sums_as_among_others(length: int, kind: pa.DataType) -> None:
+    """Batches of one length take another way than mixed ones, and what is read back has other batches."""
+    schema = table_schema(Schema(NestedField(3, "text", StringType())))
+    texts = [(f"{number:03}" * 100)[number % 3 :][:length] for number in range(200)]
+
+    def found(*batches: list[str | None]) -> dict[int, str]:
+        return sums(pa.table({"text": pa.chunked_array([pa.array(batch, kind) for batch in batches])}), schema)
+
+    other = ["", "x" * 40, None]
+    assert found(texts, other) == found([*texts[:50], *other, *texts[50:]]) == found(texts[::2], texts[1::2], other)
+    changed = texts[7][:-1] + "?"
+    assert found([*texts[:7], changed, *texts[8:]], other)[3] != found(texts, other)[3]
+    sliced = pa.chunked_array([pa.array(["y" * 3, *texts], kind).slice(1)])
+    assert sums(pa.table({"text": sliced}), schema) == found(texts)
+
+
 def lose(rows: list[dict[str, Any]], chance: random.Random) -> None:
     rows.pop(chance.randrange(len(rows)))
 

@@ -6,7 +6,7 @@ import io
 import pickle
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -44,12 +44,14 @@ def group(directory: Path, schema: TableSchema, files: int = 3, rows: int = 4) -
     return found
 
 
-def numbers(directory: Path, schema: TableSchema, files: int = 4, rows: int = 1_000) -> list[MergeInput]:
+def numbers(
+    directory: Path, schema: TableSchema, files: int = 4, rows: int = 1_000, most: int = 2**40
+) -> list[MergeInput]:
     chance = np.random.default_rng(1)
     return [
         write(
             directory / f"in-{file}.parquet",
-            pa.table([pa.array(chance.integers(0, 2**40, rows)) for _ in range(2)], schema=schema.arrow()),
+            pa.table([pa.array(chance.integers(0, most, rows)) for _ in range(2)], schema=schema.arrow()),
             schema,
         )
         for file in range(files)
@@ -125,6 +127,40 @@ def test_a_group_too_large_for_the_memory_says_so_before_it_is_read(tmp_path: Pa
     with pytest.raises(MemoryError, match=r"shop.orders.*4 files need about .* MiB.*merge fewer at a time"):
         merge(task(tmp_path, inputs, schema, strategy=strategy, memory_bytes=50_000))
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_large_group_is_refused_by_its_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a group is read once in vain before it is merged in halves."""
+    schema = table_schema(NUMBERS, order=order_of((1, IdentityTransform(), "asc first")))
+    inputs = numbers(tmp_path, schema)
+    read_whole: list[str] = []
+
+    class Watched(Objects):
+        async def get_many(self, uris: Sequence[str]) -> list[bytes]:
+            read_whole.extend(uris)
+            return await super().get_many(uris)
+
+    monkeypatch.setattr(engine, "Objects", Watched)
+    size = sum(map(size_of, inputs))
+    with pytest.raises(MemoryError):
+        merge(task(tmp_path, inputs, schema, memory_bytes=size + 1))
+    assert read_whole == []
+    result = merge(task(tmp_path, inputs, schema, memory_bytes=64 << 20))
+    assert (result.strategy, read(result).num_rows) == ("sort", 4_000)
+    assert sorted(read_whole) == sorted(file.path for file in inputs)
+
+
+def test_a_large_group_that_fits_is_sorted(tmp_path: Path) -> None:
+    """Its footers are read first, and then its files."""
+    schema = table_schema(NUMBERS, order=order_of((1, IdentityTransform(), "asc first")))
+    inputs = numbers(tmp_path, schema, most=2**62)
+    size = sum(map(size_of, inputs))
+    held = merge(task(tmp_path, inputs, schema))
+    rows = read(held)
+    result = merge(task(tmp_path, inputs, schema, memory_bytes=4 * size - 1))
+    assert held.bytes_read == size < result.bytes_read
+    assert read(result).equals(rows)
+    assert rows.column("a").to_pylist() == sorted(rows.column("a").to_pylist())
 
 
 def test_z_order_keeps_neighbours_of_every_column_together(tmp_path: Path) -> None:
@@ -307,7 +343,7 @@ def swap(table: pa.Table) -> pa.Table:
 def test_a_result_with_other_rows_is_never_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[pa.Table], pa.Table]
 ) -> None:
-    monkeypatch.setattr(engine, "arrange", lambda table, order: damage(arrange(table, order)))
+    monkeypatch.setattr(engine, "arrange", lambda *given: damage(arrange(*given)))
     with pytest.raises(MergeFailed, match="do not hold the rows of the old files"):
         merge(task(tmp_path, group(tmp_path, SORTED), SORTED))
 

@@ -31,6 +31,15 @@ def files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
+async def test_many_objects_come_in_their_order_and_a_missing_one_is_named(objects: Objects, tmp_path: Path) -> None:
+    places = [uri(tmp_path / f"{number}.bin") for number in range(3)]
+    for number, place in enumerate(places):
+        await objects.put(place, bytes([number]))
+    assert await objects.get_many(places[::-1]) == [b"\2", b"\1", b"\0"]
+    with pytest.raises(ObjectMissing, match=r"missing\.bin"):
+        await objects.get_many([places[0], uri(tmp_path / "missing.bin")])
+
+
 async def test_whole_objects_and_ranges(objects: Objects, tmp_path: Path) -> None:
     place = uri(tmp_path / "a/b/c.bin")
     await objects.put(place, b"0123456789")
