@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -79,6 +81,7 @@ def test_up_keeps_its_data_and_other_commands_find_it(directory: Path, backend: 
     up = Up(directory, *given)
     try:
         assert "dashboard  http://127.0.0.1:" in up.text()
+        assert "token" not in up.text()  # it is for terminals, not for logs
         refused = astha(directory, "up", *given, code=Exit.PROBLEM)
         assert f"runs for {directory} already, as process {up.process.pid}" in refused
         astha(directory, "tables", "create", "shop.orders", "--column", "id:long!")
@@ -86,6 +89,9 @@ def test_up_keeps_its_data_and_other_commands_find_it(directory: Path, backend: 
         up.stop(signal.SIGINT)
         up = Up(directory, *given)
         assert "shop.orders" in astha(directory, "tables", "list")
+        if backend == "embedded":  # whose astha.yaml has a token
+            (url,) = re.findall(r"listening .* url=(\S+)", up.text())
+            assert "snapshotter is paused" in astha(directory, "pause", "snapshotter", "--server", url)
         up.stop(signal.SIGTERM)
     finally:
         if up.process.poll() is None:
@@ -95,8 +101,23 @@ def test_up_keeps_its_data_and_other_commands_find_it(directory: Path, backend: 
 
 
 def init(directory: Path) -> str:
-    astha(directory, "init")
+    assert "The registry is an embedded PostgreSQL server" in astha(directory, "init")
+    assert stat.S_IMODE((directory / "astha.yaml").stat().st_mode) == 0o600  # it holds the token
     return (directory / "astha.yaml").read_text()
+
+
+@pytest.mark.parametrize("command", ["init", "up"])
+def test_the_terminal_says_why_the_registry_is_a_sqlite_file(directory: Path, command: str) -> None:
+    project = directory / "a project"  # whose name no socket can have
+    project.mkdir()
+    if command == "init":
+        said = astha(project, "init")
+    else:
+        up = Up(project)
+        said = up.text()
+        up.stop(signal.SIGTERM)
+    assert "The registry is a SQLite file, because the directory's name is too long or too unusual" in said
+    assert "# a SQLite file, because the directory's name" in (project / "astha.yaml").read_text()
 
 
 def test_init_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
