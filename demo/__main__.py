@@ -48,7 +48,7 @@ def play(names: set[str], stage: Stage, *, stay: bool) -> int:
         scratch.chmod(0o711)  # the user of a PostgreSQL server that root starts enters it
         processes = Processes(machine.environment(scratch, addresses))
         if addresses != Addresses():
-            stage.note(f"Usual ports are in use here, so others are set: {addresses}")
+            stage.note(f"Usual ports are in use here, so these commands get others: {addresses.variables}")
         player = Player(stage, processes, scratch)
         player.play([chapter for chapter in all_chapters(addresses) if chapter.name in names])
         stage.say(f"\nThe story took {time.monotonic() - began:.0f} s.")
@@ -68,7 +68,8 @@ def play(names: set[str], stage: Stage, *, stay: bool) -> int:
 def _stay(stage: Stage, addresses: Addresses, project: Path) -> None:
     """Returns at Ctrl-C."""
     stage.say(f"\nThe dashboard: http://127.0.0.1:{addresses.server}/dashboard/#token={machine.token_of(project)}")
-    stage.say(f"More commands:  cd {project} && PATH={Path(sys.executable).parent}:$PATH astha top")
+    own = " ".join(filter(None, (addresses.variables, f"PATH={Path(sys.executable).parent}:$PATH")))
+    stage.say(f"More commands:  cd {project} && {own} astha top")
     stage.say("Ctrl-C stops everything and removes it.")
     try:
         signal.pause()

@@ -53,20 +53,11 @@ def environment(scratch: Path, addresses: Addresses) -> dict[str, str]:
     for name in ("home", "tmp", "run"):
         (scratch / name).mkdir()
     _install_extensions(scratch / "home")
-    usual = Addresses()
-    ports = {
-        name: str(port)
-        for name, port, default in (
-            ("ASTHA_SERVER__PORT", addresses.server, usual.server),
-            ("ASTHA_CATALOG__PORT", addresses.catalog, usual.catalog),
-        )
-        if port != default
-    }
     java = os.environ.get("JAVA_TOOL_OPTIONS", "")
     postgres = os.environ.get("ASTHA_POSTGRES_BIN")
     return {
         **inherited,
-        **ports,
+        **addresses.settings(),
         **({"ASTHA_POSTGRES_BIN": postgres} if postgres else {}),
         "ASTHA_CACHE": cache,
         "HOME": str(scratch / "home"),  # with DuckDB's extensions

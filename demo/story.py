@@ -75,5 +75,14 @@ class Addresses:
     mqtt: int = 27843
 
     @property
+    def variables(self) -> str:
+        """Settings for other ports than the default ones, as they are written before a command."""
+        return " ".join(f"{name}={value}" for name, value in self.settings().items())
+
+    def settings(self) -> dict[str, str]:
+        ports = {"ASTHA_SERVER__PORT": self.server, "ASTHA_CATALOG__PORT": self.catalog}
+        return {name: str(port) for name, port in ports.items() if port not in (Addresses.server, Addresses.catalog)}
+
+    @property
     def catalog_url(self) -> str:
         return f"http://127.0.0.1:{self.catalog}"

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -24,6 +25,8 @@ WHOLE_STORY_S = 1_800.0  # with downloads
 
 pytestmark = pytest.mark.slow
 
+Start: TypeAlias = Callable[..., "Demo"]
+
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
@@ -32,6 +35,22 @@ def directory() -> Iterator[Path]:
     made.chmod(0o755)
     yield made
     shutil.rmtree(made)
+
+
+@pytest.fixture
+def demo(directory: Path) -> Iterator[Start]:
+    """Starts demos, and ends those that a failed test has left."""
+    started: list[Demo] = []
+
+    def start(*arguments: str, **given: Any) -> Demo:
+        started.append(Demo(directory, *arguments, **given))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.terminate()
+            each.process.wait(DEADLINE_S)
 
 
 class Demo:
@@ -92,10 +111,10 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
-def test_a_short_story_succeeds(directory: Path) -> None:
-    demo = Demo(directory, "--chapters", "orders,outage")
-    status = demo.end()
-    assert status == 0, demo.text
+def test_a_short_story_succeeds(demo: Start) -> None:
+    played = demo("--chapters", "orders,outage")
+    status = played.end()
+    assert status == 0, played.text
     for shown in (
         "The registry is an embedded PostgreSQL server",
         "$ astha tables list",
@@ -103,44 +122,44 @@ def test_a_short_story_succeeds(directory: Path) -> None:
         "✓ The Iceberg updater can't work, and says why.",
         "✓ Registry and Iceberg are equal, with the row that came meanwhile.",
     ):
-        assert shown in demo.text
+        assert shown in played.text
 
 
-def test_a_step_that_fails_is_named_and_makes_the_story_fail(directory: Path, tmp_path: Path) -> None:
+def test_a_step_that_fails_is_named_and_makes_the_story_fail(demo: Start, tmp_path: Path) -> None:
     awk = tmp_path / "awk"
     awk.write_text("#!/bin/sh\necho no space left >&2\nexit 3\n")
     awk.chmod(0o755)
-    demo = Demo(
-        directory, "--chapters", "orders",
+    played = demo(
+        "--chapters", "orders",
         PATH=f"{tmp_path}:{os.environ['PATH']}", ASTHA_POSTGRES_BIN="/nonexistent",
     )  # fmt: skip
-    assert demo.end() == 1, demo.text
-    assert "The registry is a SQLite file, because no PostgreSQL programs were found" in demo.text
-    assert "no space left" in demo.text
-    assert "✗ exit status 3, expected 0" in demo.text
-    assert "✗ A table, and three writers at once: for n in 1 2 3; do: exit status 3" in demo.text
+    assert played.end() == 1, played.text
+    assert "The registry is a SQLite file, because no PostgreSQL programs were found" in played.text
+    assert "no space left" in played.text
+    assert "✗ exit status 3, expected 0" in played.text
+    assert "✗ A table, and three writers at once: for n in 1 2 3; do: exit status 3" in played.text
 
 
-def test_sigterm_in_the_middle_leaves_nothing(directory: Path) -> None:
-    demo = Demo(directory, "--chapters", "orders")
-    demo.shows("$ (for n in 1 2 3; do astha insert")  # and they run
-    demo.process.send_signal(signal.SIGTERM)
-    assert demo.end() == 128 + signal.SIGTERM, demo.text
+def test_sigterm_in_the_middle_leaves_nothing(demo: Start) -> None:
+    played = demo("--chapters", "orders")
+    played.shows("$ (for n in 1 2 3; do astha insert")  # and they run
+    played.process.send_signal(signal.SIGTERM)
+    assert played.end() == 128 + signal.SIGTERM, played.text
 
 
-def test_on_a_terminal_it_stays_until_ctrl_c(directory: Path) -> None:
-    demo = Demo(directory, "--chapters", "start", terminal=True)
-    demo.shows("Ctrl-C stops everything and removes it.")
-    assert "/dashboard/#token=" in demo.text
-    demo.process.send_signal(signal.SIGINT)
-    assert demo.end() == 0, demo.text
+def test_on_a_terminal_it_stays_until_ctrl_c(demo: Start) -> None:
+    played = demo("--chapters", "start", terminal=True)
+    played.shows("Ctrl-C stops everything and removes it.")
+    assert "/dashboard/#token=" in played.text
+    played.process.send_signal(signal.SIGINT)
+    assert played.end() == 0, played.text
 
 
 @pytest.mark.long
-def test_the_whole_story_succeeds(directory: Path) -> None:
-    demo = Demo(directory)
-    status = demo.end(WHOLE_STORY_S)
-    assert status == 0, demo.text
-    assert "left out" not in demo.text
+def test_the_whole_story_succeeds(demo: Start) -> None:
+    played = demo()
+    status = played.end(WHOLE_STORY_S)
+    assert status == 0, played.text
+    assert "left out" not in played.text
     for sentence in ("✓ Fewer files: 300 before, 3 now", "✓ The same rows", "✓ A faster query", "equal: 4 tables"):
-        assert sentence in demo.text
+        assert sentence in played.text
