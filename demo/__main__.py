@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -35,7 +36,7 @@ def main() -> int:
     try:
         return play({"start", *names}, stage, stay=not given.no_stay and stage.is_terminal and sys.stdin.isatty())
     except KeyboardInterrupt:
-        stage.say("\nInterrupted: everything is stopped and removed.")
+        stage.say("Interrupted. Everything is stopped and removed.")
         return 128 + signal.SIGINT
 
 
@@ -47,6 +48,8 @@ def play(names: set[str], stage: Stage, *, stay: bool) -> int:
     try:
         scratch.chmod(0o711)  # the user of a PostgreSQL server that root starts enters it
         processes = Processes(machine.environment(scratch, addresses))
+        stage.say("Astha, by commands that you can type: each is shown, then run, and its claims are checked.", "bold")
+        stage.say(f"All of it happens in {scratch}, which is removed at the end. About two minutes.")
         if addresses != Addresses():
             stage.note(f"Usual ports are in use here, so these commands get others: {addresses.variables}")
         player = Player(stage, processes, scratch)
@@ -60,6 +63,7 @@ def play(names: set[str], stage: Stage, *, stay: bool) -> int:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the end has limits of its own
+        stage.say("\nStopping everything ...")
         if processes is not None:
             processes.close()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -67,14 +71,13 @@ def play(names: set[str], stage: Stage, *, stay: bool) -> int:
 
 def _stay(stage: Stage, addresses: Addresses, project: Path) -> None:
     """Returns at Ctrl-C."""
-    stage.say(f"\nThe dashboard: http://127.0.0.1:{addresses.server}/dashboard/#token={machine.token_of(project)}")
+    url = f"http://127.0.0.1:{addresses.server}/dashboard/#token={machine.token_of(project)}"
+    stage.say(f"\nThe dashboard:  {url}", "bold")
     own = " ".join(filter(None, (addresses.variables, f"PATH={Path(sys.executable).parent}:$PATH")))
     stage.say(f"More commands:  cd {project} && {own} astha top")
     stage.say("Ctrl-C stops everything and removes it.")
-    try:
+    with suppress(KeyboardInterrupt):
         signal.pause()
-    except KeyboardInterrupt:
-        stage.say("")
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

@@ -52,8 +52,9 @@ class Stage:
     def note(self, sentence: str) -> None:
         self._print(f"  {sentence}", "yellow")
 
-    def say(self, sentence: str) -> None:
-        self._print(sentence, "")
+    def say(self, sentence: str, style: str = "") -> None:
+        """Prints a line whole, so that an address in it can be followed or copied."""
+        self._console.print(Text(sentence, style), soft_wrap=True)
 
     @contextmanager
     def working(self) -> Iterator[None]:
