@@ -63,6 +63,7 @@ def play(names: set[str], stage: Stage, *, stay: bool) -> int:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the end has limits of its own
+        stage.interrupted()
         stage.say("\nStopping everything ...")
         if processes is not None:
             processes.close()

@@ -13,6 +13,7 @@ from rich.text import Text
 class Stage:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
+        self._bars: Progress | None = None
 
     @property
     def is_terminal(self) -> bool:
@@ -63,9 +64,15 @@ class Stage:
             yield
             return
         columns = (TextColumn(" "), SpinnerColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self._console, transient=True) as bars:
-            bars.add_task("")
+        self._bars = Progress(*columns, console=self._console, transient=True)
+        with self._bars:
+            self._bars.add_task("")
             yield
+
+    def interrupted(self) -> None:
+        """Ends what `working` shows, if an interrupt has come before its block began."""
+        if self._bars is not None:
+            self._bars.stop()
 
     def _print(self, text: str, style: str) -> None:
         self._console.print(Text(text, style), soft_wrap=not self.is_terminal)
