@@ -1,4 +1,7 @@
-"""The demo as a process: its exit status, and that nothing of it is left, however it ends."""
+"""The demo as a process: its exit status, and that nothing of it is left, however it ends.
+
+`tests/integration/docs/test_tutorial.py` runs most of its commands, so the quick stories here are short.
+"""
 
 from __future__ import annotations
 
@@ -112,15 +115,13 @@ def processes_with(text: str) -> list[str]:
 
 
 def test_a_short_story_succeeds(demo: Start) -> None:
-    played = demo("--chapters", "orders,outage")
+    played = demo("--chapters", "orders")
     status = played.end()
     assert status == 0, played.text
     for shown in (
         "The registry is an embedded PostgreSQL server",
         "$ astha tables list",
         "✓ The registry counts 3,000 rows.",
-        "✓ The Iceberg updater can't work, and says why.",
-        "✓ Registry and Iceberg are equal, with the row that came meanwhile.",
     ):
         assert shown in played.text
 

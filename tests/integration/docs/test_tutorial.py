@@ -39,7 +39,7 @@ def test_every_block_of_the_tutorial_works(directory: Path) -> None:
     script = "\n".join(["set -euo pipefail", stop, *(block.text for block in blocks)])
     ended = subprocess.run(
         ["/bin/bash", "-c", script.replace(str(Addresses().catalog), str(addresses.catalog))],
-        cwd=directory, capture_output=True, text=True, check=False, timeout=300,
+        cwd=directory, capture_output=True, text=True, check=False, timeout=900,
         env=machine.environment(directory, addresses),
     )  # fmt: skip
     log = directory / "shop" / "up.log"
