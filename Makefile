@@ -67,7 +67,7 @@ matrix: setup ## run what depends on PostgreSQL on versions 14 to 18 (VERSIONS="
 	$(RUN) -m tests.matrix $(VERSIONS)
 
 thorough: setup ## run the combinations of databases and storages that `make test` leaves out for their time
-	$(RUN) -m pytest -q -m long tests/e2e tests/integration
+	$(RUN) -m pytest -q -m long tests/contracts tests/e2e tests/integration
 
 rck: setup ## run Iceberg's REST Compatibility Kit and Spark SQL against `astha catalog` (fetches them, needs Java)
 	$(RUN) -m pytest -q -m "slow or long" tests/rck tests/integration/components/commands/catalog
@@ -90,9 +90,9 @@ format: setup ## format the code
 	$(RUN) -m ruff check --fix --quiet
 	$(RUN) -m ruff format
 
-docs: setup ## generate docs/settings.md from the settings' models, and build the site in build/site, without warnings
-	@$(RUN) -m astha.cli settings --markdown > docs/settings.md
-	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
+docs: setup ## generate docs/reference/settings.md from the settings' models, and build the site in build/site, without warnings
+	@$(RUN) -m astha.cli settings --markdown > docs/reference/settings.md
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 	@echo "docs: build/site/index.html"
 
 statements: setup ## record the SQL of this revision's code for the test of schema compatibility (some minutes)

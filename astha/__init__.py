@@ -3,8 +3,8 @@
 In: the registry's changes. Out: typed events, delivered to each component.
 Guaranteed: imports go one way, components -> astha -> registry; no sink technology is known here.
 
-For programs, `astha.connect` and `astha.open` open a lake (docs/python.md). They are loaded by name on first use, as
-components are, because they stand above this package; `__init__.pyi` has their types.
+For programs, `astha.connect` and `astha.open` open a lake (docs/how-to/python.md). They are loaded by name on first
+use, as components are, because they stand above this package; `__init__.pyi` has their types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files that `astha component new` writes. docs/writing-a-component.md shows them, and a test compares the two."""
+"""The files that `astha component new` writes: a test compares them with docs/how-to/write-a-component.md."""
 
 from __future__ import annotations
 

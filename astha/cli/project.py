@@ -42,7 +42,7 @@ server:
 """)
 
 _SUBSCRIPTIONS = Template("""\
-# Which component receives the changes of which tables (docs/daemon.md). Remove what you don't need.
+# Which component receives the changes of which tables (docs/parts/daemon.md). Remove what you don't need.
 components:
   iceberg_updater:          # makes the registry's tables Iceberg tables
     tables: [table_metadata, table_files, table_delete_files, iceberg_commits]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("settings", short_help=SHORT_HELP["settings"])
 @settings_options
 @click.option("--effective", is_flag=True, help="Print the effective values instead, without secrets.")
-@click.option("--markdown", is_flag=True, help="Print docs/settings.md.")
+@click.option("--markdown", is_flag=True, help="Print docs/reference/settings.md.")
 @json_option
 def settings_command(reload: Callable[[], Settings], effective: bool, markdown: bool, as_json: bool) -> None:
     """List every setting with its default, its environment variable and its purpose.

@@ -46,7 +46,8 @@ def read_subscriptions(path: Path) -> dict[str, Subscription]:
     """Returns subscriptions by component. Raises ConfigError that names file, line and remedy."""
     if not path.exists():
         raise ConfigError(
-            f"{path}: no such file: list the components in it (docs/daemon.md), or name another with --subscriptions"
+            f"{path}: no such file: list the components in it (docs/parts/daemon.md), "
+            "or name another with --subscriptions"
         )
     try:
         return _parse(strict_yaml.read_text(path))

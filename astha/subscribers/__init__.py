@@ -11,7 +11,7 @@ What a component raises decides what happens next:
 - Any other exception is retried too, and its traceback is logged. MemoryError and SystemExit open the circuit at once.
 - `ConfigError` or ValueError from ``create``: the settings are wrong, and the daemon does not start.
 
-docs/writing-a-component.md leads from an empty file to a tested component.
+docs/how-to/write-a-component.md leads from an empty file to a tested component.
 """
 
 from astha.backoff import Backoff

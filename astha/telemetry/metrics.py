@@ -1,6 +1,7 @@
 """Metrics, read from the daemon's state at each scrape: they cost nothing per event.
 
-A standby has no metrics of components, because it does not know their state. docs/metrics.md lists all metrics.
+A standby has no metrics of components, because it does not know their state. docs/reference/metrics.md lists
+all metrics.
 """
 
 from __future__ import annotations

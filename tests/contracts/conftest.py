@@ -10,6 +10,14 @@ from tests.contracts.bad_input import Refused, complaint
 from tests.fixtures.stores import OpenStore
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves the cache over PostgreSQL to `make thorough`: the cache does not depend on what it is over."""
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if parameters.get("store") == "cached" and parameters.get("backend") == "postgres":
+            item.add_marker("long")
+
+
 @pytest.fixture(params=["plain", "cached"])
 async def store(request: pytest.FixtureRequest, url: str, opened: OpenStore) -> MetadataStore:
     """Every backend, and the cache over each."""

@@ -1,5 +1,5 @@
-"""The recipe of docs/fanout.md, "Repetitions": a reader that follows it ends with the registry's rows and sees no row
-go back in time, whatever crashes, late records of former leaders and new histories there were.
+"""The recipe of docs/parts/fanout.md, "Repetitions": a reader that follows it ends with the registry's rows and sees no
+row go back in time, whatever crashes, late records of former leaders and new histories there were.
 """
 
 from __future__ import annotations

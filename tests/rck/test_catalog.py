@@ -1,6 +1,6 @@
 """Iceberg's REST Compatibility Kit against `astha catalog`, on both databases: 20 s each, of `make test`.
 
-Every test that fails is named below, with the reason. docs/catalog.md has the same list.
+Every test that fails is named below, with the reason. docs/parts/catalog.md has the same list.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ _MODULE = re.compile(r"(?:astha|registry|components|benchmarks|tests)(?:\.[a-z_]
 _GENERATED = {ROOT / "docs" / "reference" / name for name in ("cli.md", "http-api.md")}
 """Pages that `docs/site` writes; the build of the site checks links to them."""
 
+_SOURCES = (".cfg", ".env", ".json", ".py", ".sh", ".service", ".toml", ".yaml", ".yml")
+_NAMED_PAGE = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|yaml|svg)(?:#[\w-]+)?")
 _TEST_DIRECTORIES = ("contracts", "e2e", "faults", "fixtures", "fuzz", "integration", "properties", "unit")
 
 
@@ -78,12 +80,28 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert broken == []
 
 
+def test_pages_that_code_and_configuration_name_exist() -> None:
+    """Errors, alerts and comments send readers to a page; its heading exists too, where they name one."""
+    folders = ("astha", "benchmarks", "components", "deploy", "registry", "tests")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in _SOURCES]
+    broken = []
+    count = 0
+    for path in [*paths, ROOT / "Makefile", ROOT / "mkdocs.yml", ROOT / "subscriptions.yaml", ROOT / "pyproject.toml"]:
+        for named in _NAMED_PAGE.findall(path.read_text(errors="replace")):
+            count += 1
+            page, _, anchor = named.partition("#")
+            if not (ROOT / page).exists() or (anchor and anchor not in _anchors(ROOT / page)):
+                broken.append(f"{path.relative_to(ROOT)}: {named}")
+    assert count > 50
+    assert broken == []
+
+
 def _anchors(document: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_readmes_python_is_run_on_its_own_page() -> None:
-    """A test of `docs/python.md` runs the code of that page."""
+    """A test of `docs/how-to/python.md` runs the code of that page."""
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block in (ROOT / "docs" / "python.md").read_text()
+    assert block in (ROOT / "docs" / "how-to" / "python.md").read_text()

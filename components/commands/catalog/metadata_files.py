@@ -18,7 +18,7 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _snapshot_id = msgspec.json.Decoder(dict[str, Any]).decode
 
 _MAX_PARSED = 64
-"""More of them are mostly former versions. Without this limit commits were slower; see docs/catalog.md."""
+"""More of them are mostly former versions. Without this limit commits were slower; see docs/parts/catalog.md."""
 
 _PARSED_FACTOR = 3
 """Bytes of memory of a parsed file per byte of JSON, about: each snapshot keeps its JSON, and becomes objects."""

@@ -2,7 +2,7 @@
 
 In: events and rows of a snapshot. Out: messages (key, value, headers) that a sink sends to Kafka or MQTT.
 Guaranteed: all formats have the same keys and carry the position, so that a reader can recognize repetitions. The names
-below are the interface of the sinks and stable; docs/fanout.md describes every field.
+below are the interface of the sinks and stable; docs/parts/fanout.md describes every field.
 """
 
 from components.lib.change_formats.contract import Binding, ChangeFormat, Message, Origin

@@ -1,4 +1,4 @@
-"""docs/writing-a-component.md and `astha component new`: their code is tested, loaded and run by a daemon."""
+"""docs/how-to/write-a-component.md and `astha component new`: their code is tested, loaded and run by a daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.astha.processes import ROOT, Astha, Daemon
 from tests.samples import segment
 from tests.waiting import eventually
 
-PAGE = ROOT / "docs" / "writing-a-component.md"
+PAGE = ROOT / "docs" / "how-to" / "write-a-component.md"
 COMPONENTS = {"topic_sizes": False, "topic_totals": True}  # name: durable
 
 
@@ -87,7 +87,9 @@ def test_the_tests_of_the_page_pass(written: Path) -> None:
 @pytest.mark.slow
 def test_the_code_of_the_page_is_typed(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(written)
-    report, errors, _ = mypy.run(["--strict", "--no-error-summary", "--cache-dir", "cache", *COMPONENTS])
+    cache = ROOT / ".mypy_cache"  # that of `make lint`, whose configuration it needs
+    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(cache)]
+    report, errors, _ = mypy.run([*config, "--strict", "--no-error-summary", *COMPONENTS])
     assert (report, errors) == ("", "")
 
 

@@ -19,9 +19,9 @@ from tests.unit.test_docs import DOCUMENTS, ROOT
 RUN = {
     "docs/how-to/query.md": "tests/integration/docs/test_query.py",
     "docs/tutorial.md": "tests/integration/docs/test_tutorial.py",
-    "docs/writing-a-component.md": "tests/integration/astha/test_writing_a_component.py",
-    "docs/fanout.md": "tests/unit/components/lib/change_formats/test_documented_examples.py",
-    "docs/segment-format.md": "tests/unit/components/lib/streams/format/test_example.py",
+    "docs/how-to/write-a-component.md": "tests/integration/astha/test_writing_a_component.py",
+    "docs/parts/fanout.md": "tests/unit/components/lib/change_formats/test_documented_examples.py",
+    "docs/reference/segment-format.md": "tests/unit/components/lib/streams/format/test_example.py",
 }
 """Documents whose blocks a test runs or compares, and the test."""
 

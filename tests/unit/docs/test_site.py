@@ -22,11 +22,13 @@ _IN_STYLE = re.compile(r"(?:@import|url\()\s*[\"']?(https?:)?//")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
     ended = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
+    # `--quiet` would hide warnings from `--strict` too.
+    assert "Documentation built" in ended.stderr
     assert "WARNING" not in ended.stderr
     return target
 

@@ -3,7 +3,7 @@
 TableProblem          concerns one table, the others go on; the operator has to act
 |-- ForeignTable      the catalog's table of that name is not ours         -> rename one of them
 |-- ForeignCommit     another engine has committed                         -> `astha iceberg adopt` or `revert`
-|-- Unsupported       delete files, format version 3, not Parquet          -> see docs/lake.md
+|-- Unsupported       delete files, format version 3, not Parquet          -> see docs/parts/lake.md
 |-- BadFile           the statistics of a file cannot be read              -> remove it from the registry
 `-- BrokenTable       the catalog points to metadata that is missing       -> restore it, or drop the table there
 CatalogUnavailable    the catalog or the storage does not answer           -> retry

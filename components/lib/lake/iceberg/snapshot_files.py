@@ -34,7 +34,7 @@ def require_format(table: Table) -> None:
     if table.metadata.format_version > FORMAT:
         raise Unsupported(
             f"{'.'.join(table.name())} has Iceberg format version {table.metadata.format_version}, which can't be "
-            "written here: see docs/lake.md"
+            "written here: see docs/parts/lake.md"
         )
 
 

@@ -1,4 +1,4 @@
-"""The segment format: docs/segment-format.md.
+"""The segment format: docs/reference/segment-format.md.
 
 An object contains segments of many partitions, one after the other, and a footer that lists them. A segment is a
 sequence of blocks of one partition. A block has a header and columns: reading it is decompression, everything else are

@@ -1,4 +1,4 @@
-"""The code of docs/python.md runs as it stands there, on both databases, beside a daemon."""
+"""The code of docs/how-to/python.md runs as it stands there, on both databases, beside a daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from components.lib.storage_manager import RowsRefused
 from registry.errors import NotFound
 from tests.integration.astha.processes import ROOT, Astha
 
-PAGE = (ROOT / "docs" / "python.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "python.md").read_text()
 SUBSCRIPTIONS = """
 components:
   iceberg_updater:
@@ -46,7 +46,7 @@ def daemon(url: str, directory: Path) -> Iterator[None]:
 
 def test_the_page(url: str, daemon: None) -> None:
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)).replace("sqlite:///lake.db", url)
-    exec(compile(code, "docs/python.md", "exec"), {"__name__": "page"})  # noqa: S102
+    exec(compile(code, "docs/how-to/python.md", "exec"), {"__name__": "page"})  # noqa: S102
 
 
 def test_inserts_of_every_kind_and_their_errors(url: str, directory: Path) -> None:

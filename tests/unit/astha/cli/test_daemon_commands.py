@@ -65,7 +65,7 @@ class TestRun:
     def test_without_subscriptions(self) -> None:
         said = refused(Exit.USAGE, "run", "--subscriptions", "absent.yaml")
         assert said == (
-            "astha: absent.yaml: no such file: list the components in it (docs/daemon.md), or name another with "
+            "astha: absent.yaml: no such file: list the components in it (docs/parts/daemon.md), or name another with "
             "--subscriptions\n"
         )
 

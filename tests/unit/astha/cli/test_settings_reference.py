@@ -7,7 +7,7 @@ import pytest
 from astha.cli import settings_reference as reference
 from astha.settings import load_settings
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "settings.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "settings.md"
 
 
 def test_the_document_matches_the_models() -> None:

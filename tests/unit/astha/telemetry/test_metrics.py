@@ -17,7 +17,7 @@ from astha.testing import RecordingSubscriber
 from registry.models import DatabaseTime
 from tests.unit.astha.server.daemons import Stage, topics
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
 
 
 def exposed(stage: Stage) -> dict[str, dict[tuple[str, ...], float]]:

@@ -1,6 +1,7 @@
 """Debezium's own PostgreSQL connector reads the same changes from the registry: its records and ours are the same.
 
-Differences are those that docs/fanout.md describes: names without the PostgreSQL schema, and the fields of `source`.
+Differences are those that docs/parts/fanout.md describes: names without the PostgreSQL schema, and the fields of
+`source`.
 """
 
 from __future__ import annotations

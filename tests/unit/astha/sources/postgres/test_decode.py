@@ -327,7 +327,7 @@ def survives(messages: list[bytes]) -> None:
 
 
 @given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from(REAL)), max_size=20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)  # tests/fuzz runs more
 def test_random_bytes_raise_a_decode_error_or_nothing(messages: list[bytes]) -> None:
     survives([*FEW_RELATIONS, *messages])
 
@@ -350,6 +350,6 @@ def mutated(draw: Any) -> bytes:
 
 
 @given(st.lists(mutated(), min_size=1, max_size=8))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)  # tests/fuzz runs more
 def test_mutated_messages_raise_a_decode_error_or_return_a_result(messages: list[bytes]) -> None:
     survives([*FEW_RELATIONS, pg.begin(1), *messages, pg.commit()])

@@ -6,7 +6,7 @@ from pathlib import Path
 from components.commands.verify.metrics_file import VerificationMetrics
 from components.commands.verify.report import Cause, Difference, DifferenceKind, TableVerification, VerificationReport
 
-DOCUMENT = Path(__file__).parents[5] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[5] / "docs" / "reference" / "metrics.md"
 CAUSE = Cause("a reason", None)
 
 

@@ -1,4 +1,4 @@
-"""The examples in docs/fanout.md are what the formats produce."""
+"""The examples in docs/parts/fanout.md are what the formats produce."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from astha.version import version
 from components.lib.change_formats import FormatSettings, open_format
 from tests.unit.components.lib.change_formats.examples import NOW_MS, ORIGIN, TOPIC, insert
 
-DOCUMENT = Path(__file__).parents[5] / "docs" / "fanout.md"
+DOCUMENT = Path(__file__).parents[5] / "docs" / "parts" / "fanout.md"
 EXAMPLES = dict(re.findall(r"<!-- example: (\w+) -->\n```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL))
 
 

@@ -1,4 +1,4 @@
-"""The worked example of docs/segment-format.md is what the code writes and reads."""
+"""The worked example of docs/reference/segment-format.md is what the code writes and reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from components.lib.streams.format import (
     read_footer,
 )
 
-DOCUMENT = Path(__file__).parents[6] / "docs" / "segment-format.md"
+DOCUMENT = Path(__file__).parents[6] / "docs" / "reference" / "segment-format.md"
 FIRST, SECOND = 1_700_000_000_000, 1_700_000_000_005
 
 
