@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -32,21 +30,12 @@ Start: TypeAlias = Callable[..., "Demo"]
 
 
 @pytest.fixture
-def directory() -> Iterator[Path]:
-    """Short enough for a socket, and open to the user of a server that root starts."""
-    made = Path(tempfile.mkdtemp(prefix="demo-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
-
-
-@pytest.fixture
-def demo(directory: Path) -> Iterator[Start]:
+def demo(project_directory: Path) -> Iterator[Start]:
     """Starts demos, and ends those that a failed test has left."""
     started: list[Demo] = []
 
     def start(*arguments: str, **given: Any) -> Demo:
-        started.append(Demo(directory, *arguments, **given))
+        started.append(Demo(project_directory, *arguments, **given))
         return started[-1]
 
     yield start

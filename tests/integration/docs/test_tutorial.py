@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,16 +19,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """Short enough for a socket, and open to the user of a server that root starts."""
-    made = Path(tempfile.mkdtemp(prefix="tutorial-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
-
-
-def test_every_block_of_the_tutorial_works(directory: Path) -> None:
+def test_every_block_of_the_tutorial_works(project_directory: Path) -> None:
     blocks = code_blocks(PAGE)
     assert {block.language for block in blocks} == {"shell"}
     addresses = Addresses(server=free_port(), catalog=free_port())
@@ -39,10 +27,10 @@ def test_every_block_of_the_tutorial_works(directory: Path) -> None:
     script = "\n".join(["set -euo pipefail", stop, *(block.text for block in blocks)])
     ended = subprocess.run(
         ["/bin/bash", "-c", script.replace(str(Addresses().catalog), str(addresses.catalog))],
-        cwd=directory, capture_output=True, text=True, check=False, timeout=900,
-        env=machine.environment(directory, addresses),
+        cwd=project_directory, capture_output=True, text=True, check=False, timeout=900,
+        env=machine.environment(project_directory, addresses),
     )  # fmt: skip
-    log = directory / "shop" / "up.log"
+    log = project_directory / "shop" / "up.log"
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}\n{log.read_text() if log.exists() else ''}"
     shown = ended.stdout
     for expected in (
