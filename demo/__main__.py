@@ -50,21 +50,22 @@ def play(names: set[str], stage: Stage, *, stay: bool) -> int:
         processes = Processes(machine.environment(scratch, addresses))
         stage.say("Astha, by commands that you can type: each is shown, then run, and its claims are checked.", "bold")
         stage.say(f"All of it happens in {scratch}, which is removed at the end. About two minutes.")
-        if addresses != Addresses():
+        if addresses.variables:
             stage.note(f"Usual ports are in use here, so these commands get others: {addresses.variables}")
         player = Player(stage, processes, scratch)
-        player.play([chapter for chapter in all_chapters(addresses) if chapter.name in names])
+        up = player.play([chapter for chapter in all_chapters(addresses) if chapter.name in names])
         stage.say(f"\nThe story took {time.monotonic() - began:.0f} s.")
         for failure in player.failures:
             stage.failed(failure)
-        if stay:
+        if stay and up:
             _stay(stage, addresses, player.directory)
         return 1 if player.failures else 0
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the end has limits of its own
-        stage.interrupted()
-        stage.say("\nStopping everything ...")
+        with suppress(OSError, SystemExit):  # of a terminal or a pipe that was closed
+            stage.interrupted()
+            stage.say("\nStopping everything ...")
         if processes is not None:
             processes.close()
         shutil.rmtree(scratch, ignore_errors=True)

@@ -26,8 +26,8 @@ class Player:
         self._notes: Notes = {}
         self.failures: list[str] = []
 
-    def play(self, chapters: Sequence[Chapter]) -> None:
-        """A failed step ends its chapter; the others are played if the first one succeeded."""
+    def play(self, chapters: Sequence[Chapter]) -> bool:
+        """A failed step ends its chapter; the others are played if the first one succeeded. Returns whether it did."""
         for number, chapter in enumerate(chapters, 1):
             self._stage.begin(f"{number}  {chapter.title}", chapter.text)
             if (reason := chapter.lacks()) is not None:
@@ -41,9 +41,10 @@ class Player:
                 self._stage.failed(str(error))
                 self.failures.append(f"{chapter.title}: {step.command.splitlines()[0]}: {error}")
                 if number == 1:
-                    return
+                    return False
             except Unavailable as missing:
                 self._stage.note(f"The rest of this chapter is left out: {missing}")
+        return True
 
     def _run(self, step: Step) -> None:
         deadline = time.monotonic() + step.limit_s
