@@ -107,8 +107,8 @@ compose: setup ## run the services of deploy/docker/compose.yaml as processes, w
 image: setup ## build the container images and run them, with docker, podman or buildah (needs root for buildah)
 	$(RUN) -m pytest -s -m long tests/deploy/docker
 
-demo: setup ## show Astha at work on SQLite and a private PostgreSQL (ARGS="--segments 100000" is shorter)
-	@$(RUN) -m components.commands.demo $(ARGS)
+demo: setup ## show Astha at work, command by command, and stay up until Ctrl-C (STAY=0: end by itself)
+	@$(RUN) -m demo $(if $(filter 0,$(STAY)),--no-stay) $(ARGS)
 
 bench: setup ## run all benchmarks (ARGS="--quick" is shorter)
 	@$(RUN) -m benchmarks $(ARGS)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 _FIXTURES = (
     "databases", "servers", "kafka", "mosquitto", "stores", "sources", "followers", "daemons", "collector", "lake",
-    "assembled_daemons", "random_faults",
+    "assembled_daemons", "random_faults", "project_directories",
 )  # fmt: skip
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 

@@ -23,8 +23,10 @@ def init_command(directory: Path, force: bool) -> None:
     """
     from astha.cli.project import write_project
 
-    for path in write_project(directory, force=force):
+    project = write_project(directory, force=force)
+    for path in project.paths:
         click.echo(f"wrote {path}")
+    click.echo(f"The registry is {project.registry}.")
     there = "" if directory.absolute() == Path.cwd() else f"cd {directory} && "
     click.echo(f"\nStart everything:   {there}astha up")
     click.echo("Then, beside it:    astha tables create shop.orders --column id:long! --column price:double")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
 from astha.errors import ConfigError
 from astha.extras import missing_extras
+from registry.private_files import opener
 
 SETTINGS_FILE = "astha.yaml"
 SUBSCRIPTIONS_FILE = "subscriptions.yaml"
@@ -21,7 +24,8 @@ _SETTINGS = Template("""\
 # Settings of Astha. `astha settings` lists all of them. Commands that run in this directory read this file; elsewhere,
 # name it with --config or ASTHA_CONFIG. Environment variables (ASTHA_SERVER__PORT=...) and --set override it.
 registry:
-  # The source of truth: tables, files, topics, positions. $reason
+  # The source of truth: tables, files, topics, positions. This one is
+  # $kind.
   url: $registry
 lake:
   # Where new tables and the objects of topics go: a directory, or s3://bucket/prefix (with lake.s3). The registry keeps
@@ -29,9 +33,10 @@ lake:
   warehouse: $warehouse
 # Which component receives which changes.
 subscriptions: $subscriptions
-# The daemon's own page, health and metrics. Any host but a loopback address needs a token.
-# server:
-#   port: 27840
+# The daemon's own page, health and metrics. The page and the commands that change something send the token.
+server:
+  token: $token
+  # port: 27840
 # log:
 #   level: info
 """)
@@ -55,27 +60,37 @@ _COMPACTOR = """\
     tables: [table_files, table_stats, table_delete_files]"""
 
 
-def write_project(directory: Path, *, force: bool) -> list[Path]:
-    """Returns the files that it wrote. Raises ConfigError, before anything is written, if one exists already."""
+@dataclass(frozen=True)
+class Project:
+    """What was written, and the kind of its registry: for SQLite, with the reason why it is no PostgreSQL server."""
+
+    paths: tuple[Path, Path]
+    registry: str
+
+
+def write_project(directory: Path, *, force: bool) -> Project:
+    """Raises ConfigError, before anything is written, if one of the files exists already."""
     directory = directory.absolute()
-    paths = [directory / SETTINGS_FILE, directory / SUBSCRIPTIONS_FILE]
+    paths = (directory / SETTINGS_FILE, directory / SUBSCRIPTIONS_FILE)
     present = [path for path in paths if path.exists()]
     if present and not force:
         raise ConfigError(f"{present[0]} exists already: choose another directory, or replace it with --force")
-    registry, reason = _registry(directory)
+    registry, kind = _registry(directory)
     values = {
         "registry": registry,
-        "reason": reason,
+        "token": secrets.token_hex(),
         "warehouse": str(directory / "warehouse"),
         "subscriptions": str(directory / SUBSCRIPTIONS_FILE),
     }
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        paths[0].write_text(_SETTINGS.substitute({name: _quoted(name, value) for name, value in values.items()}))
+        quoted = {name: _quoted(value) for name, value in values.items()}
+        with open(paths[0], "w", opener=opener()) as file:  # for the token
+            file.write(_SETTINGS.substitute(quoted, kind=kind))
         paths[1].write_text(_SUBSCRIPTIONS.substitute(compactor=_compactor()))
     except OSError as error:
         raise ConfigError(f"{error.filename or directory} can't be written: {error.strerror}") from error
-    return paths
+    return Project(paths, kind)
 
 
 def embedded_url(directory: Path) -> str:
@@ -94,8 +109,9 @@ def embedded_directory(url: str) -> Path | None:
 def _registry(directory: Path) -> tuple[str, str]:
     why_not = _why_no_server(directory / SERVER_DIRECTORY)
     if why_not is None:
-        return embedded_url(directory), "This one is an\n  # embedded PostgreSQL server, which `astha up` starts."
-    return f"sqlite:///{directory / 'registry.db'}", f"This one is a\n  # SQLite file, because {why_not}."
+        kind = "an embedded PostgreSQL server with logical replication, which `astha up` starts"
+        return embedded_url(directory), kind
+    return f"sqlite:///{directory / 'registry.db'}", f"a SQLite file, because {why_not}"
 
 
 def _why_no_server(directory: Path) -> str | None:
@@ -122,5 +138,5 @@ def _compactor() -> str:
     return _COMPACTOR
 
 
-def _quoted(name: str, value: str) -> str:
-    return value if name == "reason" else "'" + value.replace("'", "''") + "'"
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

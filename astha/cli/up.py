@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,18 +42,28 @@ def up_command(reload: Callable[[], Settings]) -> None:
     if "url" not in settings.registry.model_fields_set:
         if Path(SETTINGS_FILE).exists():
             raise Failure(f"{SETTINGS_FILE} names no registry: set registry.url, or remove the file", Exit.USAGE)
-        for path in write_project(Path(), force=False):
+        project = write_project(Path(), force=False)
+        for path in project.paths:
             click.echo(f"wrote {path}")
+        click.echo(f"The registry is {project.registry}.")
         settings = reload()
     url = settings.registry.url.get_secret_value()
     directory = embedded_directory(url)
     with _only_one((directory or Path.cwd() / SERVER_DIRECTORY).parent), _server(directory):
         _migrate(settings)
         click.echo(f"registry   {settings.registry.shown}")
-        click.echo(f"dashboard  {settings.server.url}/")
+        click.echo(f"dashboard  {_dashboard(settings)}")
         click.echo("Ctrl-C stops everything; the data stays.")
         run_daemon(settings, reload)
     click.echo("stopped")
+
+
+def _dashboard(settings: Settings) -> str:
+    """Returns its address: on a terminal with the token, which is not for logs."""
+    token = settings.server.secret()
+    if token is None or not sys.stdout.isatty():
+        return f"{settings.server.url}/"
+    return f"{settings.server.url}/dashboard/#token={token}"
 
 
 @contextmanager

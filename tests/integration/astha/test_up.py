@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import signal
+import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,6 @@ from astha.cli.exit_codes import Exit
 from astha.cli.project import embedded_directory, embedded_url
 from tests.integration.astha.processes import DEADLINE_S, ROOT
 from tests.waiting import eventually_now
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """Short enough for a socket, and open to the user of a server that root starts."""
-    made = Path(tempfile.mkdtemp(prefix="up-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:
@@ -67,36 +57,55 @@ class Up:
 
 
 @pytest.mark.parametrize("backend", ["embedded", "sqlite"])
-def test_up_keeps_its_data_and_other_commands_find_it(directory: Path, backend: str) -> None:
-    given = () if backend == "embedded" else ("--registry", f"sqlite:///{directory}/own.db")
+def test_up_keeps_its_data_and_other_commands_find_it(project_directory: Path, backend: str) -> None:
+    given = () if backend == "embedded" else ("--registry", f"sqlite:///{project_directory}/own.db")
     if backend == "embedded":
-        assert embedded_url(directory.absolute()) in (text := init(directory)), text
+        assert embedded_url(project_directory.absolute()) in (text := init(project_directory)), text
     else:
-        (directory / "astha.yaml").write_text(f"registry: {{url: 'sqlite:///{directory}/own.db'}}\n")
-        (directory / "subscriptions.yaml").write_text(
+        (project_directory / "astha.yaml").write_text(f"registry: {{url: 'sqlite:///{project_directory}/own.db'}}\n")
+        (project_directory / "subscriptions.yaml").write_text(
             "components: {metadata_orchestrator: {tables: [tables, table_metadata]}}"
         )
-    up = Up(directory, *given)
+    up = Up(project_directory, *given)
     try:
         assert "dashboard  http://127.0.0.1:" in up.text()
-        refused = astha(directory, "up", *given, code=Exit.PROBLEM)
-        assert f"runs for {directory} already, as process {up.process.pid}" in refused
-        astha(directory, "tables", "create", "shop.orders", "--column", "id:long!")
-        astha(directory, "insert", "shop.orders", "-", "--format", "json", input='{"id": 1}\n')
+        assert "token" not in up.text()  # it is for terminals, not for logs
+        refused = astha(project_directory, "up", *given, code=Exit.PROBLEM)
+        assert f"runs for {project_directory} already, as process {up.process.pid}" in refused
+        astha(project_directory, "tables", "create", "shop.orders", "--column", "id:long!")
+        astha(project_directory, "insert", "shop.orders", "-", "--format", "json", input='{"id": 1}\n')
         up.stop(signal.SIGINT)
-        up = Up(directory, *given)
-        assert "shop.orders" in astha(directory, "tables", "list")
+        up = Up(project_directory, *given)
+        assert "shop.orders" in astha(project_directory, "tables", "list")
+        if backend == "embedded":  # whose astha.yaml has a token
+            (url,) = re.findall(r"listening .* url=(\S+)", up.text())
+            assert "snapshotter is paused" in astha(project_directory, "pause", "snapshotter", "--server", url)
         up.stop(signal.SIGTERM)
     finally:
         if up.process.poll() is None:
             up.process.kill()
             up.process.wait()
-    assert not (directory / ".astha" / "postgres" / "data" / "postmaster.pid").exists()
+    assert not (project_directory / ".astha" / "postgres" / "data" / "postmaster.pid").exists()
 
 
 def init(directory: Path) -> str:
-    astha(directory, "init")
+    assert "The registry is an embedded PostgreSQL server" in astha(directory, "init")
+    assert stat.S_IMODE((directory / "astha.yaml").stat().st_mode) == 0o600  # it holds the token
     return (directory / "astha.yaml").read_text()
+
+
+@pytest.mark.parametrize("command", ["init", "up"])
+def test_the_terminal_says_why_the_registry_is_a_sqlite_file(project_directory: Path, command: str) -> None:
+    project = project_directory / "a project"  # whose name no socket can have
+    project.mkdir()
+    if command == "init":
+        said = astha(project, "init")
+    else:
+        up = Up(project)
+        said = up.text()
+        up.stop(signal.SIGTERM)
+    assert "The registry is a SQLite file, because the directory's name is too long or too unusual" in said
+    assert "# a SQLite file, because the directory's name" in (project / "astha.yaml").read_text()
 
 
 def test_init_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from demo import machine
+from demo.story import Addresses
 from registry.embedded_postgres import free_port
 from tests.code_blocks import code_blocks
 from tests.integration.astha.processes import ROOT
@@ -18,31 +19,26 @@ PAGE = ROOT / "docs" / "tutorial.md"
 pytestmark = pytest.mark.slow
 
 
-def test_every_block_of_the_tutorial_works(tmp_path: Path) -> None:
+def test_every_block_of_the_tutorial_works(project_directory: Path) -> None:
     blocks = code_blocks(PAGE)
     assert {block.language for block in blocks} == {"shell"}
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    astha = programs / "astha"
-    astha.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m astha.cli "$@"\n')
-    astha.chmod(0o755)
-    work = tmp_path / "work"
-    work.mkdir()
+    addresses = Addresses(server=free_port(), catalog=free_port())
     stop = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"
     script = "\n".join(["set -euo pipefail", stop, *(block.text for block in blocks)])
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ASTHA_")}
     ended = subprocess.run(
-        ["/bin/bash", "-c", script],
-        cwd=work, capture_output=True, text=True, check=False, timeout=300,
-        env={**inherited, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-             "ASTHA_SERVER__PORT": str(free_port()), "RUNTIME_DIRECTORY": str(tmp_path / "run")},
+        ["/bin/bash", "-c", script.replace(str(Addresses().catalog), str(addresses.catalog))],
+        cwd=project_directory, capture_output=True, text=True, check=False, timeout=900,
+        env=machine.environment(project_directory, addresses),
     )  # fmt: skip
-    log = work / "daemon.log"
+    log = project_directory / "shop" / "up.log"
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}\n{log.read_text() if log.exists() else ''}"
     shown = ended.stdout
     for expected in (
-        "ready     yes", "shop.orders: 3 rows", "equal: 1 tables", "is rolled back to snapshot", "1,000 records",
-        "\n1000\n", "iceberg_updater is paused",
+        "ready     yes", "shop.orders: 1,000 rows in 2 files", " 3000 rows", "is rolled back to snapshot",
+        "its storage does not answer", "5,000 records", "\n5000\n",
     ):  # fmt: skip
         assert expected in shown, f"{expected!r} is not in:\n{shown}"
-    assert shown.rindex("equal: 1 tables") > shown.index("iceberg_updater is paused")
+    assert len(re.findall(r"│ (?:eu|us) +│ +1500 │", shown)) == 2
+    assert shown.count("equal: 1 tables") == 2
+    assert shown.rindex("3,001 rows") > shown.index("its storage does not answer")
+    assert log.read_text().endswith("stopped\n")
