@@ -108,7 +108,7 @@ image: setup ## build the container images and run them, with docker, podman or 
 	$(RUN) -m pytest -s -m long tests/deploy/docker
 
 demo: setup ## show Astha at work, command by command, and stay up until Ctrl-C (STAY=0: end by itself)
-	@$(RUN) -m demo $(if $(filter 0,$(STAY)),--no-stay) $(ARGS)
+	@$(RUN) -m deploy.demo $(if $(filter 0,$(STAY)),--no-stay) $(ARGS)
 
 bench: setup ## run all benchmarks (ARGS="--quick" is shorter)
 	@$(RUN) -m benchmarks $(ARGS)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("astha", "benchmarks", "components", "demo", "deploy", "docs", "registry", "tests")
+FOLDERS = ("astha", "benchmarks", "components", "deploy", "docs", "registry", "tests")
 FILES = sorted(
     path.relative_to(ROOT)
     for pattern in ("*.py", "*.md", "*.yaml", "*.yml", "*.sh", "*.toml")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from demo import machine
-from demo.story import Addresses
+from deploy.demo import machine
+from deploy.demo.story import Addresses
 from registry.embedded_postgres import free_port
 from tests.code_blocks import code_blocks
 from tests.integration.astha.processes import ROOT

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from demo.claims import notes, prints, same
-from demo.machine import listens
-from demo.story import Addresses, Chapter, Service, Step
+from deploy.demo.claims import notes, prints, same
+from deploy.demo.machine import listens
+from deploy.demo.story import Addresses, Chapter, Service, Step
 
 
 def chapter(addresses: Addresses) -> Chapter:

@@ -5,9 +5,9 @@ The brokers are those of the tests: Kafka from its jars, Mosquitto installed or 
 
 from __future__ import annotations
 
-from demo.claims import prints
-from demo.machine import listens, no_java
-from demo.story import Addresses, Chapter, Service, Step
+from deploy.demo.claims import prints
+from deploy.demo.machine import listens, no_java
+from deploy.demo.story import Addresses, Chapter, Service, Step
 
 _START_S = 300.0  # with the download
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from demo.processes import Ended, Processes, TooLong
-from demo.stage import Stage
-from demo.story import Chapter, Notes, NotSo, Service, Step
+from deploy.demo.processes import Ended, Processes, TooLong
+from deploy.demo.stage import Stage
+from deploy.demo.story import Chapter, Notes, NotSo, Service, Step
 
 _AGAIN_S = 0.3
 _LAST_LINES = 12  # of the errors of a command that failed

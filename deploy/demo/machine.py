@@ -11,10 +11,10 @@ from pathlib import Path
 
 import yaml
 
-from demo.story import Addresses
+from deploy.demo.story import Addresses
 from registry.embedded_postgres import free_port
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _LOOPBACK = "127.0.0.1"
 
 

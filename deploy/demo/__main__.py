@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from demo import machine
-from demo.chapters import all_chapters
-from demo.player import Player
-from demo.processes import Processes
-from demo.stage import Stage
-from demo.story import Addresses
+from deploy.demo import machine
+from deploy.demo.chapters import all_chapters
+from deploy.demo.player import Player
+from deploy.demo.processes import Processes
+from deploy.demo.stage import Stage
+from deploy.demo.story import Addresses
 
 _NAMES = [chapter.name for chapter in all_chapters(Addresses())]
 

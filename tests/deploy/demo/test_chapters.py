@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.chapters import all_chapters
-from demo.story import Addresses, Chapter, Service, Step
+from deploy.demo.chapters import all_chapters
+from deploy.demo.story import Addresses, Chapter, Service, Step
 from tests.code_blocks import code_blocks
 from tests.unit.astha.cli.command_tree import parse
 from tests.unit.docs.test_code_blocks import command_lines

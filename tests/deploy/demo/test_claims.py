@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from demo.claims import counts, lacks, less, notes, prints, same
-from demo.story import Claim, Notes, NotSo
+from deploy.demo.claims import counts, lacks, less, notes, prints, same
+from deploy.demo.story import Claim, Notes, NotSo
 
 BEFORE = "shop.visits  equal  1,300 files, 30,000 rows"
 

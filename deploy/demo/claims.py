@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from demo.story import Claim, Notes, NotSo
+from deploy.demo.story import Claim, Notes, NotSo
 
 
 def prints(expected: str, sentence: str = "") -> Claim:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from demo.claims import lacks, prints
-from demo.story import Chapter, Step
+from deploy.demo.claims import lacks, prints
+from deploy.demo.story import Chapter, Step
 
 
 def chapter() -> Chapter:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from demo.claims import notes, prints
-from demo.story import Chapter, Service, Step
+from deploy.demo.claims import notes, prints
+from deploy.demo.story import Chapter, Service, Step
 
 
 def chapter() -> Chapter:

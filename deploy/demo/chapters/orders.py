@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from demo.claims import counts, prints
-from demo.story import Chapter, Step
+from deploy.demo.claims import counts, prints
+from deploy.demo.story import Chapter, Step
 
 CREATE = (
     "astha tables create shop.orders --column id:long! --column region:string --column amount:double"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from demo.claims import counts, lacks, less, notes, prints, same
-from demo.machine import no_spark
-from demo.story import Addresses, Chapter, Step
+from deploy.demo.claims import counts, lacks, less, notes, prints, same
+from deploy.demo.machine import no_spark
+from deploy.demo.story import Addresses, Chapter, Step
 
 CREATE = (
     "astha tables create shop.visits --column id:long! --column region:string --column seconds:double"

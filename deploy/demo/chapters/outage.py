@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from demo.claims import lacks, prints
-from demo.story import Chapter, Step
+from deploy.demo.claims import lacks, prints
+from deploy.demo.story import Chapter, Step
 
 INSERT = """echo '{"id": 9001, "region": "eu", "amount": 9.9}' | astha insert shop.orders - --format json"""
 

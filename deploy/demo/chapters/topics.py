@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from demo.claims import counts, prints
-from demo.machine import no_spark
-from demo.story import Chapter, Step
+from deploy.demo.claims import counts, prints
+from deploy.demo.machine import no_spark
+from deploy.demo.story import Chapter, Step
 
 RECORDS = """\
 seq 5000 | awk '{print "{\\"id\\": " $1 ", \\"page\\": \\"/item/" $1 % 50 "\\"}"}' > clicks.jsonl"""

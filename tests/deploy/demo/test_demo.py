@@ -53,7 +53,7 @@ class Demo:
         self._text = b""
         self._output, output = pty.openpty() if terminal else os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "demo", *arguments],
+            [sys.executable, "-m", "deploy.demo", *arguments],
             cwd=ROOT, env=environment(directory, variables), start_new_session=True,
             stdin=output if terminal else subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip

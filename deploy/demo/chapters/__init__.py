@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from demo.chapters import brokers, compaction, engines, iceberg, orders, outage, proof, start, topics
-from demo.story import Addresses, Chapter
+from deploy.demo.chapters import brokers, compaction, engines, iceberg, orders, outage, proof, start, topics
+from deploy.demo.story import Addresses, Chapter
 
 
 def all_chapters(addresses: Addresses) -> list[Chapter]:

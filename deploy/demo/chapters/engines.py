@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from demo.claims import prints
-from demo.machine import no_spark
-from demo.story import Addresses, Chapter, Step
+from deploy.demo.claims import prints
+from deploy.demo.machine import no_spark
+from deploy.demo.story import Addresses, Chapter, Step
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 
