@@ -43,7 +43,7 @@ async def test_a_killed_insert_is_repeated(
     assert ended.stdout.splitlines() == [f"{point} -9" for point in POINTS], ended.stderr
 
     for point, table in tables.items():
-        arguments = (f"shop.{point}", *files, "--id", "monday", "--json")
+        arguments: list[str | Path] = [f"shop.{point}", *files, "--id", "monday", "--json"]
         assert len(await read_rows(store, table)) == DONE[point], point
         for done in (DONE[point], 2) if point == "first_registered" else (DONE[point],):
             result = await insert(url, *arguments)
