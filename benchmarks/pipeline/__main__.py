@@ -99,7 +99,7 @@ class Load:
         self._received.append(received)
 
     def received(self, name: str) -> float:
-        return median(each[name] for each in self._received)
+        return float(median(each[name] for each in self._received))
 
 
 async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None:

@@ -159,7 +159,7 @@ def test_a_failing_component_says_why_and_recovers(visit: Visit) -> None:
         expect(lane).to_contain_text("The machine refused something")
         expect(visit.page.get_by_text("audit fails and is tried again")).to_be_visible()
         for scheme in ("light", "dark"):
-            visit.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            visit.page.emulate_media(color_scheme=scheme)
             found = Axe().run(visit.page)
             assert found.violations_count == 0, f"{scheme}: {found.generate_report()}"
         done = visit.here.astha("top", "--once", "--interval", "0.2", "--server", visit.here.url)
