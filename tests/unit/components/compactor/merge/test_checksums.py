@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -86,7 +86,7 @@ def test_texts_of_one_length_have_the_same_sums_as_among_others(length: int, kin
     schema = table_schema(Schema(NestedField(3, "text", StringType())))
     texts = [(f"{number:03}" * 100)[number % 3 :][:length] for number in range(200)]
 
-    def found(*batches: list[str | None]) -> dict[int, str]:
+    def found(*batches: Sequence[str | None]) -> dict[int, str]:
         return sums(pa.table({"text": pa.chunked_array([pa.array(batch, kind) for batch in batches])}), schema)
 
     other = ["", "x" * 40, None]
