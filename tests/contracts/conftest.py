@@ -7,7 +7,14 @@ import pytest
 from registry.cache import CachedStore
 from registry.contract import MetadataStore
 from tests.contracts.bad_input import Refused, complaint
+from tests.fixtures.databases import Backend
 from tests.fixtures.stores import OpenStore
+
+
+@pytest.fixture(params=["sqlite", "postgres", "dynamodb"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    chosen: Backend = request.param
+    return chosen
 
 
 @pytest.fixture(params=["plain", "cached"])
@@ -28,3 +35,15 @@ def refused() -> Iterator[Refused]:
 
     yield expect
     assert not complaints, "\n".join(complaints)
+
+
+_QUICK_ON_DYNAMODB = {"test_group_leases", "test_inserts", "test_producers", "test_topics"}
+"""Modules that every run checks on DynamoDB; `make dynamodb` checks them all, and the cache."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "dynamodb" in item.name and "contracts" in item.path.parts:
+            if item.path.stem in _QUICK_ON_DYNAMODB and "plain" in item.name:
+                continue
+            item.add_marker(pytest.mark.long)
