@@ -10,7 +10,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeAlias
 
@@ -195,6 +195,21 @@ class DynamoClient:
     async def delete_many(self, keys: Sequence[ItemKey]) -> None:
         await self._write_batches([{"DeleteRequest": {"Key": _wire_key(key)}} for key in keys])
 
+    async def expire_many(self, keys: Sequence[ItemKey], at_s: int) -> None:
+        """Has DynamoDB remove these items after a time, in seconds since the epoch. Those that are gone stay so."""
+        for start in range(0, len(keys), _PARALLEL):
+            await asyncio.gather(*(self._expire(key, at_s) for key in keys[start : start + _PARALLEL]))
+
+    async def _expire(self, key: ItemKey, at_s: int) -> None:
+        with suppress(ConditionFailed):
+            await self.call(
+                "update_item",
+                Key=_wire_key(key),
+                UpdateExpression="SET expires = :at",
+                ConditionExpression="attribute_exists(pk)",
+                ExpressionAttributeValues={":at": {"N": str(at_s)}},
+            )
+
     async def _write_batches(self, requests: Sequence[Wire]) -> None:
         batches = [requests[start : start + _BATCH_WRITE] for start in range(0, len(requests), _BATCH_WRITE)]
         for start in range(0, len(batches), _PARALLEL):
@@ -229,6 +244,8 @@ class DynamoClient:
                 code = error.response["Error"]["Code"]
                 if code == "TransactionCanceledException":
                     raise
+                if code == "ConditionalCheckFailedException":
+                    raise ConditionFailed from error
                 if code not in _RETRIED or attempt == _ATTEMPTS:
                     raise self.translated(error) from error
             except NoCredentialsError as error:

@@ -102,7 +102,7 @@ class DynamoLoads(DynamoBase):
     async def _abandoned(self, transaction: Transaction, load: DynamoBulkLoad | None, name: str) -> None:
         await transaction.set_lock(None)
         if load is not None:
-            with suppress(Unavailable):  # DynamoDB's time to live removes them later
+            with suppress(Unavailable):
                 await self._client.delete_many([chunk_key(name, number) for number in range(load.chunks)])
 
 

@@ -15,8 +15,8 @@ from registry.stores.dynamodb.layout import LAYOUTS, ItemKey, partition_key, sor
 R = TypeVar("R", bound=Row)
 Value: TypeAlias = str | int
 
-_LAST = "\U0010ffff"
-"""Above all characters of keys."""
+_FIRST, _LAST = "\x01", "\U0010ffff"
+"""The lowest character of keys, and one above all of them."""
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Range(msgspec.Struct, frozen=True):
         if self.start is not None:
             low = sort_key(*self.start)
         if self.after is not None:
-            low = sort_key(*self.after) + "\0"
+            low = sort_key(*self.after) + _FIRST
         if self.stop is not None:
             high = sort_key(*self.stop)
         return low, high

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from registry.errors import AlreadyExists, NotFound
+from registry.errors import AlreadyExists, NotFound, Unavailable
 from registry.models import Row
 from registry.stores.dynamodb.changes import (
     Change,
@@ -181,11 +181,8 @@ class Transaction(Reader):
         return True
 
     async def stage(self, name: str, chunks: Sequence[bytes], *, first: int = 0) -> None:
-        """Writes chunks that are not read before the commit. A writer that dies leaves them to DynamoDB's TTL."""
-        items = [
-            (chunk_key(name, first + number), {"body": chunk, "expires": _expiry()})
-            for number, chunk in enumerate(chunks)
-        ]
+        """Writes chunks that are not read before the commit. They expire only once they are applied."""
+        items = [(chunk_key(name, first + number), {"body": chunk}) for number, chunk in enumerate(chunks)]
         await self._client.put_many(items)
 
     @property
@@ -281,13 +278,19 @@ async def apply(client: DynamoClient, domain: Domain, state: State) -> None:
         for number in range(state.chunks):
             chunk = await client.get(chunk_key(state.pending, number))
             if chunk is None:
-                return  # another caller has finished, more than a day ago
+                item = await client.get(domain.key)
+                if item is None or State.of(item).pending == state.pending:
+                    raise Unavailable(
+                        f"{client.where}: chunk {number} of the pending commit is missing: restore a backup"
+                    )
+                return
             body = chunk.attributes["body"]
             assert isinstance(body, bytes)  # noqa: S101  (as it was written)
             for actions in _steps(merged_actions(decode_changes(body))):
                 await client.write_transaction([state.still_applying(domain), *actions])
         applied = msgspec.structs.replace(state, pending=None, chunks=0)
         await client.write_transaction([state.replaced_by(domain, applied)])
+        await client.expire_many([chunk_key(state.pending, number) for number in range(state.chunks)], _expiry())
     except ConditionFailed:
         return  # another caller has applied it
 

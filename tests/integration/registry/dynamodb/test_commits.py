@@ -18,7 +18,7 @@ from registry.stores.dynamodb.client import Action, ConditionFailed, DynamoClien
 from registry.stores.dynamodb.opening import open_registry, parse_endpoint
 from registry.stores.dynamodb.state import REGISTRY, State
 from registry.stores.dynamodb.store import DynamoStore
-from registry.stores.dynamodb.transaction import LOG, apply
+from registry.stores.dynamodb.transaction import LOG, apply, chunk_key
 from tests.contracts.contents import contents
 from tests.samples import segment
 
@@ -110,8 +110,17 @@ async def test_a_pending_commit_is_never_seen_by_half(
         await victim.add_segments([segment(10 * number) for number in range(MANY)])
     item = await store._client.get(REGISTRY.key)
     assert item is not None
-    assert State.of(item).pending is not None
+    pending = State.of(item).pending
+    assert pending is not None
+    assert not await _expiries(store, pending), "what is still to be applied must stay"
     assert len(await store.get_segments("orders", 0)) == MANY
+    assert len(await _expiries(store, pending)) == 1
+
+
+async def _expiries(store: DynamoStore, transaction: str) -> list[str | int | bytes]:
+    chunk = await store._client.get(chunk_key(transaction, 0))
+    assert chunk is not None
+    return [value for name, value in chunk.attributes.items() if name == "expires"]
 
 
 async def test_who_applies_late_overwrites_nothing(
