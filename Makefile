@@ -70,7 +70,7 @@ thorough: setup ## run the combinations of databases and storages that `make tes
 	$(RUN) -m pytest -q -m long tests/e2e tests/integration
 
 dynamodb: setup ## run all verbs and the cache on DynamoDB Local (fetches it, needs Java)
-	$(RUN) -m pytest -q $(PARALLEL) -m "slow or long" -k dynamodb tests/contracts tests/integration/registry/dynamodb
+	$(RUN) -m pytest -q $(PARALLEL) -k dynamodb tests/contracts tests/integration/registry/dynamodb
 
 rck: setup ## run Iceberg's REST Compatibility Kit and Spark SQL against `astha catalog` (fetches them, needs Java)
 	$(RUN) -m pytest -q -m "slow or long" tests/rck tests/integration/components/commands/catalog

@@ -20,18 +20,15 @@ _TABLE = re.compile(r"^[A-Za-z0-9_.-]{3,255}$")
 
 def parse_endpoint(url: str) -> Endpoint:
     parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"  # without what may be a key
     table, parameters = parts.path.removeprefix("/"), dict(parse_qsl(parts.query))
     if parts.scheme != "dynamodb" or not parts.hostname or parts.username is not None:
-        raise Invalid(
-            "registry URL", url.partition("?")[0], "must be dynamodb://REGION/TABLE; keys come from AWS's chain"
-        )
+        raise Invalid("registry URL", shown, "must be dynamodb://REGION/TABLE; keys come from AWS's chain")
     if not _TABLE.match(table):
-        raise Invalid(
-            "registry URL", url.partition("?")[0], "needs a table of 3 to 255 letters, digits, or any of _ . -"
-        )
+        raise Invalid("registry URL", shown, "needs a table of 3 to 255 letters, digits, or any of _ . -")
     unknown = sorted(parameters.keys() - {"endpoint"})
     if unknown:
-        raise Invalid("registry URL", url.partition("?")[0], f"takes only the parameter endpoint, not {unknown[0]}")
+        raise Invalid("registry URL", shown, f"takes only the parameter endpoint, not {unknown[0]}")
     return Endpoint(parts.hostname, table, parameters.get("endpoint"))
 
 

