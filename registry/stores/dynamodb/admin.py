@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from botocore.exceptions import ClientError
@@ -17,20 +17,11 @@ _LOOK_S = 0.2
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """On demand, or provisioned with auto scaling between the bounds (`scaling_policies`)."""
+    """On demand, or provisioned. Auto scaling of a provisioned table is set up outside."""
 
     mode: Literal["on-demand", "provisioned"] = "on-demand"
     read_units: int = 25
     write_units: int = 25
-
-    def arguments(self) -> dict[str, object]:
-        if self.mode == "on-demand":
-            return {"BillingMode": "PAY_PER_REQUEST"}
-        for name in ("read_units", "write_units"):
-            if getattr(self, name) < 1:
-                raise Invalid(name, getattr(self, name), "must be at least 1")
-        units = {"ReadCapacityUnits": self.read_units, "WriteCapacityUnits": self.write_units}
-        return {"BillingMode": "PROVISIONED", "ProvisionedThroughput": units}
 
 
 async def create_registry(client: DynamoClient, capacity: Capacity | None = None) -> None:
@@ -46,7 +37,7 @@ async def create_registry(client: DynamoClient, capacity: Capacity | None = None
                 {"AttributeName": "pk", "AttributeType": "S"},
                 {"AttributeName": "sk", "AttributeType": "S"},
             ],
-            **(capacity or Capacity()).arguments(),
+            **_arguments(capacity or Capacity()),
         )
     except Unavailable as error:
         if not _says(error, "ResourceInUseException"):
@@ -64,6 +55,16 @@ async def create_registry(client: DynamoClient, capacity: Capacity | None = None
             await client.write_transaction([first])
         except ConditionFailed:
             continue
+
+
+def _arguments(capacity: Capacity) -> dict[str, Any]:
+    if capacity.mode == "on-demand":
+        return {"BillingMode": "PAY_PER_REQUEST"}
+    for name in ("read_units", "write_units"):
+        if getattr(capacity, name) < 1:
+            raise Invalid(name, getattr(capacity, name), "must be at least 1")
+    units = {"ReadCapacityUnits": capacity.read_units, "WriteCapacityUnits": capacity.write_units}
+    return {"BillingMode": "PROVISIONED", "ProvisionedThroughput": units}
 
 
 async def _until_active(client: DynamoClient) -> None:

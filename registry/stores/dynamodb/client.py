@@ -333,4 +333,4 @@ def _item(wire: Wire) -> Item:
 
 def _value(wire: Wire) -> str | int | bytes:
     ((kind, value),) = wire.items()
-    return int(value) if kind == "N" else value  # type: ignore[no-any-return]
+    return int(value) if kind == "N" else value

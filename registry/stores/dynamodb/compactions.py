@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -59,7 +60,7 @@ class DynamoCompactions(DynamoBase):
             waiting = await tx.find(Compaction, "standing", *here)
             if waiting is not None:
                 return tx.replace(waiting, **begun)
-            return tx.insert(Compaction(id=tx.new_id(Compaction), **begun))  # type: ignore[arg-type]
+            return tx.insert(Compaction(id=tx.new_id(Compaction), **begun))
 
         return await self._transact(change)
 
@@ -176,7 +177,7 @@ class DynamoCompactions(DynamoBase):
         return await self._transact(change)
 
 
-def _values(draft: CompactionDraft, now: int) -> dict[str, object]:
+def _values(draft: CompactionDraft, now: int) -> dict[str, Any]:
     return dict(zip(NEW_COLUMNS, new_values(draft, now), strict=True))
 
 

@@ -33,8 +33,8 @@ class DynamoSnapshots(DynamoBase):
             if await tx.get(LakeTable, table_id) is None:
                 raise NotFound(f"table {table_id} does not exist")
             values = msgspec.structs.asdict(draft)
-            times = {"created_at": tx.now, "updated_at": tx.now}
-            return tx.insert(TableSnapshot(id=tx.new_id(TableSnapshot), table_id=table_id, **values, **times))
+            number, now = tx.new_id(TableSnapshot), tx.now
+            return tx.insert(TableSnapshot(id=number, table_id=table_id, created_at=now, updated_at=now, **values))
 
         try:
             return await self._transact(change)

@@ -65,7 +65,7 @@ def test_changes_are_encoded_and_decoded() -> None:
 
 def test_a_pointer_that_one_row_gives_up_and_another_takes_stays() -> None:
     (old,) = [row for row in ONE_OF_EACH if row.table == "table_files"]
-    new = msgspec.structs.replace(old, id=99)  # type: ignore[call-arg]
+    new = msgspec.structs.replace(old, id=99)
     for changes in ([Change(type(old), old, None), Change(type(old), None, new)],) * 2:
         actions = {action.key: action.kind for action in merged_actions(in_order(reversed(changes)))}
         (pointer,) = (key for key in actions if key[0].startswith("table_files.path"))
