@@ -78,7 +78,7 @@ async def _shape(store: MetadataStore) -> tuple[int, int]:
     return len(segments), partition.high_watermark
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_killed_at_any_write_a_large_commit_is_complete_or_absent(
     store: DynamoStore, dynamodb_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

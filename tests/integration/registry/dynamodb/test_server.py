@@ -24,7 +24,7 @@ from tests.servers.dynamodb import DynamoServer
 from tests.waiting import eventually
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_what_was_acknowledged_survives_kills_of_the_server(tmp_path: Path) -> None:
     """DynamoDB Local responds before a transaction is on disk. It is there once the next request is answered."""
     with DynamoServer(tmp_path) as server:
@@ -66,6 +66,7 @@ async def _write(store: DynamoStore, acknowledged: list[int], start: int) -> Non
         acknowledged.append(start + 10 * number)
 
 
+@pytest.mark.slow
 async def test_a_registry_is_copied_to_dynamodb_and_back(
     sqlite_url: str, dynamodb_url: str, sqlite_template: Path, tmp_path: Path
 ) -> None:
