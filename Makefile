@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick faults fuzz matrix thorough rck systemd bundle compose image lint format docs statements manifests demo bench lock clean
+.PHONY: help setup test quick faults fuzz matrix thorough dynamodb rck systemd bundle compose image lint format docs statements manifests demo bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -68,6 +68,9 @@ matrix: setup ## run what depends on PostgreSQL on versions 14 to 18 (VERSIONS="
 
 thorough: setup ## run the combinations of databases and storages that `make test` leaves out for their time
 	$(RUN) -m pytest -q -m long tests/contracts tests/e2e tests/integration
+
+dynamodb: setup ## run all verbs and the cache on DynamoDB Local (fetches it, needs Java)
+	$(RUN) -m pytest -q $(PARALLEL) -k dynamodb tests/contracts tests/integration/registry/dynamodb
 
 rck: setup ## run Iceberg's REST Compatibility Kit and Spark SQL against `astha catalog` (fetches them, needs Java)
 	$(RUN) -m pytest -q -m "slow or long" tests/rck tests/integration/components/commands/catalog

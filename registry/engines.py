@@ -67,6 +67,9 @@ def parse_url(text: str) -> URL:
     if kind in ("postgresql", "postgres"):
         _check_parameters(url)
         return url.set(drivername="postgresql")
+    if kind == "dynamodb":
+        why = "the daemon can't follow a registry in DynamoDB yet, so no command takes one: use sqlite or postgresql"
+        raise Invalid("registry URL", display_url(url), why)
     raise Invalid("registry URL", display_url(url), "unknown backend: use sqlite or postgresql")
 
 

@@ -7,15 +7,27 @@ import pytest
 from registry.cache import CachedStore
 from registry.contract import MetadataStore
 from tests.contracts.bad_input import Refused, complaint
+from tests.fixtures.databases import Backend
 from tests.fixtures.stores import OpenStore
+
+_QUICK_ON_DYNAMODB = {"test_group_leases", "test_inserts", "test_producers", "test_topics"}
+"""Modules that every run checks on DynamoDB; `make dynamodb` checks them all, and the cache."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leaves the cache over PostgreSQL to `make thorough`: the cache does not depend on what it is over."""
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if parameters.get("store") == "cached" and parameters.get("backend") == "postgres":
+        backend, cached = parameters.get("backend"), parameters.get("store") == "cached"
+        quick_on_dynamodb = item.path.stem in _QUICK_ON_DYNAMODB and not cached
+        if (backend == "postgres" and cached) or (backend == "dynamodb" and not quick_on_dynamodb):
             item.add_marker("long")
+
+
+@pytest.fixture(params=["sqlite", "postgres", "dynamodb"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    chosen: Backend = request.param
+    return chosen
 
 
 @pytest.fixture(params=["plain", "cached"])

@@ -9,6 +9,9 @@ import pytest
 from registry.cache import CachedStore
 from registry.contract import BulkLoad, ConsistentRead, MetadataStore
 from registry.forwarding import ForwardingStore
+from registry.stores.dynamodb.consistent_read import DynamoConsistentRead
+from registry.stores.dynamodb.load import DynamoBulkLoad
+from registry.stores.dynamodb.store import DynamoStore
 from registry.stores.postgres import PostgresStore
 from registry.stores.sql.consistent_read import SqlBulkLoad, SqlConsistentRead
 from registry.stores.sqlite import SqliteStore
@@ -17,7 +20,16 @@ from tests.doubles.file_store import FileStore
 from tests.doubles.memory_store import MemoryStore
 from tests.doubles.registry import SmallRegistry
 
-COMPLETE = (PostgresStore, SqliteStore, ForwardingStore, CachedStore, FaultyRegistry, FileStore, MemoryStore)
+COMPLETE = (
+    DynamoStore,
+    PostgresStore,
+    SqliteStore,
+    ForwardingStore,
+    CachedStore,
+    FaultyRegistry,
+    FileStore,
+    MemoryStore,
+)
 PARTIAL = (SmallRegistry,)
 """Doubles that implement only the verbs that their tests need."""
 
@@ -49,7 +61,9 @@ def _signatures(contract: type, store: type) -> dict[str, list[tuple[str, object
     [
         *((store, MetadataStore) for store in (*COMPLETE, *PARTIAL)),
         (SqlConsistentRead, ConsistentRead),
+        (DynamoConsistentRead, ConsistentRead),
         (SqlBulkLoad, BulkLoad),
+        (DynamoBulkLoad, BulkLoad),
     ],
 )
 def test_arguments_are_those_of_the_contract(store: type, contract: type) -> None:

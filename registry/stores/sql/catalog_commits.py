@@ -56,7 +56,7 @@ _MOVE_POINTER = (
 )
 
 
-class _Part(msgspec.Struct):
+class CommitPart(msgspec.Struct):
     """A table's part of the call, and the rows that it removes, locked."""
 
     commit: CatalogCommit
@@ -97,7 +97,7 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
         request: CatalogRequest | None = None,
         intents_of: str | None = None,
     ) -> None:
-        _check(commits)
+        check_commits(commits)
         check_request(request)
         validation.optional("intents_of", intents_of, validation.non_empty)
         if not commits and request is None:
@@ -242,28 +242,28 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
             raise NotFound(f"table {table_id} does not exist")
         await self._update_current_version(connection, table_id, {"updated_at": now})
 
-    async def _read_removed(self, connection: AsyncConnection, commit: CatalogCommit) -> _Part:
-        part = _Part(commit, [], [])
+    async def _read_removed(self, connection: AsyncConnection, commit: CatalogCommit) -> CommitPart:
+        part = CommitPart(commit, [], [])
         if commit.removed:
             query = self._with_paths(table_files.c.file_path, commit.removed)
             rows = await connection.execute(
                 select_rows(TableFile).where(table_files.c.table_id == commit.table_id, query).with_for_update()
             )
             part.removed = [TableFile(*row) for row in rows]
-            _require_all(commit, "removed", commit.removed, {file.file_path for file in part.removed})
-        required = _required(commit)
+            require_all(commit, "removed", commit.removed, {file.file_path for file in part.removed})
+        required = required_paths(commit)
         if required:
             query = self._with_paths(table_files.c.file_path, required)
             live = select(table_files.c.file_path).where(table_files.c.table_id == commit.table_id, query)
-            _require_all(commit, "required", required, set((await connection.execute(live)).scalars()))
+            require_all(commit, "required", required, set((await connection.execute(live)).scalars()))
         if commit.deletes_removed:
-            keys = _delete_keys(commit)
+            keys = delete_keys(commit)
             query = self._with_paths(table_delete_files.c.file_path, [path for path, _ in keys])
             rows = await connection.execute(
                 select_rows(TableDeleteFile).where(table_delete_files.c.table_id == commit.table_id, query)
             )
             found = {(file.file_path, file.content_offset): file for file in (TableDeleteFile(*row) for row in rows)}
-            _require_all(commit, "removed", keys, set(found))
+            require_all(commit, "removed", keys, set(found))
             part.removed_deletes = [found[key] for key in keys]
         return part
 
@@ -271,7 +271,7 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
         given = self._bind_rows([column], [(path,) for path in paths])
         return column.in_(select(given.c.file_path))
 
-    async def _write_part(self, connection: AsyncConnection, part: _Part, now: int) -> None:
+    async def _write_part(self, connection: AsyncConnection, part: CommitPart, now: int) -> None:
         commit = part.commit
         try:
             with self._translating_errors():
@@ -330,7 +330,7 @@ class SqlCatalogCommits(SqlFiles, SqlCatalogRequests):
         await self._update_current_version(connection, table_id, {"updated_at": now})
 
 
-def _check(commits: Sequence[CatalogCommit]) -> None:
+def check_commits(commits: Sequence[CatalogCommit]) -> None:
     validate(commits)
     for field, values in (
         ("table_id", [commit.table_id for commit in commits]),
@@ -359,12 +359,12 @@ def _check_one(commit: CatalogCommit) -> None:
     validation.every("removed", commit.removed, validation.non_empty_path)
     validation.every("required", commit.required, validation.non_empty_path)
     validate(commit.deletes_added)
-    for path, offset in _delete_keys(commit):
+    for path, offset in delete_keys(commit):
         validation.non_empty_path("deletes_removed", path)
         validation.integer("deletes_removed", offset)
     _require_once("removed", [*commit.removed, *(draft.file_path for draft in commit.added)])
-    _require_once("deletes_removed", [*_delete_keys(commit), *(draft.key for draft in commit.deletes_added)])
-    _Part(commit, [], []).change.check()
+    _require_once("deletes_removed", [*delete_keys(commit), *(draft.key for draft in commit.deletes_added)])
+    CommitPart(commit, [], []).change.check()
 
 
 def _require_once(field: str, values: Sequence[object]) -> None:
@@ -372,13 +372,13 @@ def _require_once(field: str, values: Sequence[object]) -> None:
         raise Invalid(field, next(value for value in values if values.count(value) > 1), "appears twice in one commit")
 
 
-def _required(commit: CatalogCommit) -> list[str]:
+def required_paths(commit: CatalogCommit) -> list[str]:
     added = {draft.file_path for draft in commit.added}
     referenced = {draft.referenced_data_file for draft in commit.deletes_added} - {None}
     return sorted({*commit.required, *(str(path) for path in referenced)} - added)
 
 
-def _delete_keys(commit: CatalogCommit) -> list[tuple[str, int]]:
+def delete_keys(commit: CatalogCommit) -> list[tuple[str, int]]:
     return [(key, 0) if isinstance(key, str) else (key[0], key[1]) for key in commit.deletes_removed]
 
 
@@ -390,7 +390,7 @@ def _delete_rows(commit: CatalogCommit, now: int) -> list[tuple[object, ...]]:
     ]
 
 
-def _require_all(commit: CatalogCommit, what: str, wanted: Sequence[object], found: set[object]) -> None:
+def require_all(commit: CatalogCommit, what: str, wanted: Sequence[object], found: set[object]) -> None:
     missing = [key if isinstance(key, str) else key[0] for key in wanted if key not in found]  # type: ignore[index]
     if missing:
         raise Conflict(

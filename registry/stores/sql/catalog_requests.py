@@ -15,7 +15,7 @@ from registry.stores.sql.base import SqlBase, select_rows
 KEPT_REQUESTS_MS = 24 * 3_600_000
 """How long a repeated request is recognized."""
 
-_PRUNED_AT_ONCE = 10_000
+PRUNED_AT_ONCE = 10_000
 
 
 class SqlCatalogRequests(SqlBase):
@@ -41,7 +41,7 @@ class SqlCatalogRequests(SqlBase):
             select(column.request_key)
             .where(column.created_at <= now - KEPT_REQUESTS_MS)
             .order_by(column.created_at)
-            .limit(_PRUNED_AT_ONCE)
+            .limit(PRUNED_AT_ONCE)
             .with_for_update(skip_locked=True)  # another commit is pruning it
         )
         await connection.execute(delete(catalog_requests).where(column.request_key.in_(stale)))

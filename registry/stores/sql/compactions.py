@@ -16,8 +16,8 @@ from registry.models import Compaction, CompactionStatus, Savings
 from registry.schema import NOT_STARTED, RUNNING, BigInt, compactions
 from registry.stores.sql.base import SqlBase, require_row, select_rows
 
-_SUMS = ("input_files", "input_bytes", "output_files", "output_bytes", "row_count")
-_COLUMNS = tuple(name for name in Compaction.__struct_fields__ if name != "id")
+SUMS = ("input_files", "input_bytes", "output_files", "output_bytes", "row_count")
+NEW_COLUMNS = tuple(name for name in Compaction.__struct_fields__ if name != "id")
 _PARTITION = (compactions.c.table_id, compactions.c.partition_path)
 
 
@@ -29,17 +29,17 @@ class SqlCompactions(SqlBase):
         now = self._clock.now_ms()
         last = {(draft.table_id, draft.partition_path): draft for draft in drafts}
         given = self._bind_rows(
-            [compactions.c[name] for name in _COLUMNS],
-            [_values(draft, now) for _, draft in sorted(last.items())],  # sorted: concurrent calls don't deadlock
+            [compactions.c[name] for name in NEW_COLUMNS],
+            [new_values(draft, now) for _, draft in sorted(last.items())],  # sorted: concurrent calls don't deadlock
         )
-        picked = select(*(cast(given.c[name], compactions.c[name].type) for name in _COLUMNS)).where(true())
-        insert = self._insert(compactions).from_select(_COLUMNS, picked)
+        picked = select(*(cast(given.c[name], compactions.c[name].type) for name in NEW_COLUMNS)).where(true())
+        insert = self._insert(compactions).from_select(NEW_COLUMNS, picked)
         new, old = insert.excluded, compactions.c
         await self._write(
             insert.on_conflict_do_update(
                 index_elements=_PARTITION,
                 index_where=NOT_STARTED,
-                set_={name: new[name] for name in _COLUMNS if name not in ("table_id", "partition_path")},
+                set_={name: new[name] for name in NEW_COLUMNS if name not in ("table_id", "partition_path")},
                 where=(old.status != new.status) | (old.rule != new.rule) | old.reason.is_distinct_from(new.reason),
             )
         )
@@ -54,7 +54,7 @@ class SqlCompactions(SqlBase):
         now = self._clock.now_ms()
         row = compactions.c
         here = (row.table_id == draft.table_id, row.partition_path == draft.partition_path)
-        begun = dict(zip(_COLUMNS, _values(draft, now), strict=True)) | {
+        begun = dict(zip(NEW_COLUMNS, new_values(draft, now), strict=True)) | {
             "status": "running", "operation_id": operation_id, "owner": owner, "started_at": now,
         }  # fmt: skip
         abort_stale = (
@@ -78,26 +78,11 @@ class SqlCompactions(SqlBase):
         row = compactions.c
         same = await self._row(Compaction, select_rows(Compaction).where(row.operation_id == operation_id))
         if same is not None:
-            repeated = (same.table_id, same.partition_path, same.owner, same.status) == (
-                draft.table_id, draft.partition_path, owner, "running",
-            )  # fmt: skip
-            if repeated:
-                return same
-            raise Conflict(
-                f"operation {operation_id} was begun before and is {same.status}: use a new operation_id",
-                [operation_id],
-            )
-        of = f"partition {draft.partition_path!r} of {draft.table_name}"
+            return begun_before(same, draft, operation_id, owner)
         here = select_rows(Compaction).where(
             row.table_id == draft.table_id, row.partition_path == draft.partition_path, RUNNING
         )
-        other = await self._row(Compaction, here)
-        if other is None or other.owner is None or other.operation_id is None:
-            raise Conflict(f"{of} was compacted until just now: begin again")
-        raise Conflict(
-            f"{of} is being compacted by {other.owner} (operation {other.operation_id}): wait for it, or cancel it",
-            [other.owner],
-        )
+        raise being_compacted(draft, await self._row(Compaction, here))
 
     async def renew_compactions(self, ids: Sequence[int], *, owner: str) -> list[Compaction]:
         validation.every("id", ids, validation.integer)
@@ -172,7 +157,7 @@ class SqlCompactions(SqlBase):
         limit: int = PAGE,
     ) -> list[Compaction]:
         validation.optional("table_id", table_id, validation.integer)
-        _check_statuses(statuses)
+        check_statuses(statuses)
         validation.optional("started_since", started_since, validation.integer)
         validation.every("before", before or (), validation.integer)
         validation.integer("limit", limit, 1)
@@ -191,7 +176,7 @@ class SqlCompactions(SqlBase):
     async def get_savings(self, *, table_id: int | None = None) -> list[Savings]:
         validation.optional("table_id", table_id, validation.integer)
         row = compactions.c
-        sums = (cast(func.sum(row[name]), BigInt) for name in _SUMS)
+        sums = (cast(func.sum(row[name]), BigInt) for name in SUMS)
         query = select(row.table_id, func.max(row.table_name), func.count(), *sums).where(row.status == "done")
         if table_id is not None:
             query = query.where(row.table_id == table_id)
@@ -203,7 +188,7 @@ class SqlCompactions(SqlBase):
         self, older_than_ms: int, *, statuses: Sequence[CompactionStatus] = ("waiting", "declined"), limit: int = PAGE
     ) -> int:
         validation.integer("older_than_ms", older_than_ms)
-        _check_statuses(statuses)
+        check_statuses(statuses)
         if "running" in statuses:
             raise Invalid("statuses", "running", "must not be pruned: finish the compaction first")
         validation.integer("limit", limit, 1)
@@ -218,7 +203,29 @@ class SqlCompactions(SqlBase):
         return await self._write(delete(compactions).where(row.id.in_(old)))
 
 
-def _values(draft: CompactionDraft, now: int) -> tuple[object, ...]:
+def begun_before(same: Compaction, draft: CompactionDraft, operation_id: str, owner: str) -> Compaction:
+    """Returns the row if this call repeats the one that began it; else raises Conflict."""
+    repeated = (same.table_id, same.partition_path, same.owner, same.status) == (
+        draft.table_id, draft.partition_path, owner, "running",
+    )  # fmt: skip
+    if repeated:
+        return same
+    raise Conflict(
+        f"operation {operation_id} was begun before and is {same.status}: use a new operation_id", [operation_id]
+    )
+
+
+def being_compacted(draft: CompactionDraft, other: Compaction | None) -> Conflict:
+    of = f"partition {draft.partition_path!r} of {draft.table_name}"
+    if other is None or other.owner is None or other.operation_id is None:
+        return Conflict(f"{of} was compacted until just now: begin again")
+    return Conflict(
+        f"{of} is being compacted by {other.owner} (operation {other.operation_id}): wait for it, or cancel it",
+        [other.owner],
+    )
+
+
+def new_values(draft: CompactionDraft, now: int) -> tuple[object, ...]:
     return (
         draft.table_id, draft.table_name, draft.partition_path, draft.status, draft.trigger, draft.rule, draft.strategy,
         str(draft.explanation), draft.position, draft.input_files, draft.input_bytes, 0, 0, 0, None, None,
@@ -226,6 +233,6 @@ def _values(draft: CompactionDraft, now: int) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _check_statuses(statuses: Sequence[str]) -> None:
+def check_statuses(statuses: Sequence[str]) -> None:
     for status in statuses:
         validation.one_of("statuses", status, get_args(CompactionStatus))

@@ -97,7 +97,7 @@ class SqlConsumerGroups(SqlGroupLeases):
             ranges = await self._ranges(connection, keys)
             beyond = [wanted[key] for key in keys if key in ranges and wanted[key].committed_offset > ranges[key][1]]
             if beyond:
-                raise _beyond_end(beyond, ranges)
+                raise beyond_end(beyond, ranges)
             missing = next((key for key in keys if key not in ranges), None)
             if missing is not None:
                 raise NotFound(f"{partition_name(*missing)} does not exist")
@@ -216,7 +216,7 @@ def offsets_moved(advances: Sequence[Advance], found: Mapping[tuple[str, str, in
     )
 
 
-def _beyond_end(beyond: Sequence[OffsetDraft], ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Invalid:
+def beyond_end(beyond: Sequence[OffsetDraft], ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Invalid:
     shown = []
     for draft in beyond[:5]:
         start, end = ranges[draft.topic, draft.partition_id]

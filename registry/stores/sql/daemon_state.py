@@ -66,7 +66,7 @@ class SqlDaemonState(SqlBase):
 
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
         for entry in entries:
-            _check_entry(entry, lease)
+            check_entry(entry, lease)
         if entries and not await self._write_entries(entries, lease):
             raise Fenced(f"another daemon holds the lease {lease.name!r}")
 
@@ -92,7 +92,7 @@ class SqlDaemonState(SqlBase):
         await self._write(delete(ledger).where(ledger.c.group == group, ledger.c.component == component))
 
     async def record_daemon(self, daemon: RunningDaemon) -> None:
-        _check_daemon(daemon)
+        check_daemon(daemon)
         values = msgspec.structs.asdict(daemon)
         statement = self._insert(daemons).values(values)
         await self._write(
@@ -136,13 +136,17 @@ class SqlDaemonState(SqlBase):
         )
 
     def _identity_row(self, name: str, identity: str) -> postgresql.Insert | sqlite.Insert:
-        validation.name("name", name)
-        validation.non_empty("identity", identity)
+        check_identity(name, identity)
         values = {"name": name, "identity": identity, "recorded_at": self._clock.now_ms()}
         return self._insert(source_identity).values(values)
 
 
-def _check_entry(entry: LedgerEntry, lease: DaemonLease) -> None:
+def check_identity(name: str, identity: str) -> None:
+    validation.name("name", name)
+    validation.non_empty("identity", identity)
+
+
+def check_entry(entry: LedgerEntry, lease: DaemonLease) -> None:
     validation.name("component", entry.component)
     if entry.group != lease.name:
         raise Invalid("group", entry.group, f"must be the group of the lease, {lease.name}")
@@ -154,7 +158,7 @@ def _check_entry(entry: LedgerEntry, lease: DaemonLease) -> None:
     validation.integer("updated_at", entry.updated_at)
 
 
-def _check_daemon(daemon: RunningDaemon) -> None:
+def check_daemon(daemon: RunningDaemon) -> None:
     validation.name("group", daemon.group)
     for field in ("holder", "host", "source", "version"):
         validation.non_empty(field, getattr(daemon, field))

@@ -111,23 +111,10 @@ class SqlFiles(SqlTables, SqlConsumerGroups, SqlInserts):
         return await self._change(FileChange(table_id, [], files, operation, operation_id, "added", intents_of))
 
     async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
-        changes = [
-            FileChange(
-                part.table_id,
-                [],
-                part.files,
-                part.operation,
-                part.operation_id,
-                "added",
-                part.intents_of,
-                part.advances,
-                inserts=_inserts(part),
-            )
-            for part in registrations
-        ]
+        changes = [file_change(part) for part in registrations]
         for change in changes:
             change.check_operation()
-        joined = _merge_changes(changes)
+        joined = merge_changes(changes)
         for change in joined:
             change.check()
         async with self._explaining_errors(joined):
@@ -221,10 +208,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups, SqlInserts):
         seen = {file.id for file in (*change.seen_deletes, *change.removed_deletes)}
         unseen = [path for number, path in await connection.execute(query) if number not in seen]
         if unseen:
-            raise Conflict(
-                f"table {change.table_id} got delete files for these data files meanwhile: {_first_paths(unseen)}",
-                unseen,
-            )
+            raise unseen_deletes(change.table_id, unseen)
 
     async def _remove_delete_files(
         self, connection: AsyncConnection, table_id: int, files: Sequence[TableDeleteFile], reason: str
@@ -292,7 +276,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups, SqlInserts):
             .returning(files_awaiting_deletion.c.file_path)
         )
         if change.operation == "rollback":
-            _require_listed(change, set(listed.scalars()))
+            require_listed(change, set(listed.scalars()))
         if change.operation == "external":
             await self._require_unclaimed(connection, change)
         query = select_rows(TableFile).where(
@@ -306,11 +290,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups, SqlInserts):
         """
         paths = sorted(await self._claimed(connection, change))
         if paths:
-            raise Conflict(
-                f"files of table {change.table_id} can't be added, they may be deleted right now: "
-                f"{_first_paths(paths)}",
-                paths,
-            )
+            raise claimed_files(change.table_id, paths)
 
     async def _claimed(self, connection: AsyncConnection, change: FileChange) -> Sequence[str]:
         """Returns the paths of new files that have an upload intent."""
@@ -531,17 +511,27 @@ class SqlFiles(SqlTables, SqlConsumerGroups, SqlInserts):
         await connection.execute(insert(table_stats).from_select(names, rows))
 
 
-def lost_intents(change: FileChange, paths: Sequence[str]) -> Conflict:
+def unseen_deletes(table_id: int, paths: Sequence[str]) -> Conflict:
+    return Conflict(f"table {table_id} got delete files for these data files meanwhile: {first_paths(paths)}", paths)
+
+
+def claimed_files(table_id: int, paths: Sequence[str]) -> Conflict:
     return Conflict(
-        f"{change.intents_of} no longer owns the upload intents of {_first_paths(paths)}: write the files again", paths
+        f"files of table {table_id} can't be added, they may be deleted right now: {first_paths(paths)}", paths
     )
 
 
-def _first_paths(paths: Sequence[str]) -> str:
+def lost_intents(change: FileChange, paths: Sequence[str]) -> Conflict:
+    return Conflict(
+        f"{change.intents_of} no longer owns the upload intents of {first_paths(paths)}: write the files again", paths
+    )
+
+
+def first_paths(paths: Sequence[str]) -> str:
     return ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 
-def _merge_changes(changes: Sequence[FileChange]) -> list[FileChange]:
+def merge_changes(changes: Sequence[FileChange]) -> list[FileChange]:
     """Merges additions of one kind to one table, sorted by table, so that every call locks tables in the same order.
 
     A change that advances a consumer group is not merged.
@@ -563,6 +553,20 @@ def _merge_changes(changes: Sequence[FileChange]) -> list[FileChange]:
     ]
 
 
+def file_change(part: Registration) -> FileChange:
+    return FileChange(
+        part.table_id,
+        [],
+        part.files,
+        part.operation,
+        part.operation_id,
+        "added",
+        part.intents_of,
+        part.advances,
+        inserts=_inserts(part),
+    )
+
+
 def _inserts(part: Registration) -> list[tuple[TableInsert, Sequence[str]]]:
     if part.insert_id is None:
         return []
@@ -571,19 +575,19 @@ def _inserts(part: Registration) -> list[tuple[TableInsert, Sequence[str]]]:
     return [(record, [draft.file_path for draft in part.files])]
 
 
-def _require_listed(change: FileChange, listed: set[str]) -> None:
+def require_listed(change: FileChange, listed: set[str]) -> None:
     """A file is removed from the list before it is deleted: one that is not listed may be gone already."""
     missing = [draft.file_path for draft in change.new if draft.file_path not in listed]
     if missing:
         raise Conflict(
             f"files of table {change.table_id} can't be restored, they no longer await deletion: "
-            f"{_first_paths(missing)}",
+            f"{first_paths(missing)}",
             missing,
         )
 
 
 def files_changed(table_id: int, paths: Sequence[str]) -> Conflict:
-    return Conflict(f"files of table {table_id} are gone or changed since they were read: {_first_paths(paths)}", paths)
+    return Conflict(f"files of table {table_id} are gone or changed since they were read: {first_paths(paths)}", paths)
 
 
 def differences(change: FileChange) -> dict[str, tuple[int, int, int]]:

@@ -63,9 +63,13 @@ class SqlGroupLeases(SqlLeases):
             if not GROUP_LEASES.is_held(lease) or GROUP_LEASES.held_values(lease) not in current
         ]
         if lost:
-            more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-            names = [f"{lease.topic}/{lease.partition_id}" for lease in lost]
-            raise Fenced(f"{names[0]}{more} is now read by another member of group {lost[0].group_id!r}", names)
+            raise lost_leases(lost)
+
+
+def lost_leases(lost: Sequence[GroupLease]) -> Fenced:
+    more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    names = [f"{lease.topic}/{lease.partition_id}" for lease in lost]
+    return Fenced(f"{names[0]}{more} is now read by another member of group {lost[0].group_id!r}", names)
 
 
 def check_leases(leases: Sequence[GroupLease], group_id: str) -> None:

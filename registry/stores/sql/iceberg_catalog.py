@@ -28,7 +28,7 @@ _GET_TABLE = select_rows(CatalogTable).where(
     IS_TABLE,
 )
 
-_EXISTS = "exists"
+EXISTS = "exists"
 """The property of a namespace without others. PyIceberg's SQL catalog and Iceberg's JDBC catalog write it, too."""
 
 
@@ -68,7 +68,7 @@ class SqlIcebergCatalog(SqlCatalogRequests):
             _properties.catalog_name == catalog, _properties.namespace == namespace
         )
         rows = await self._rows(CatalogNamespace, query)
-        return {row.property_key: row.property_value for row in rows if row.property_key != _EXISTS}
+        return {row.property_key: row.property_value for row in rows if row.property_key != EXISTS}
 
     async def create_catalog_namespace(
         self,
@@ -78,7 +78,7 @@ class SqlIcebergCatalog(SqlCatalogRequests):
         *,
         request: CatalogRequest | None = None,
     ) -> None:
-        _check_properties(catalog, namespace, properties, ())
+        check_properties(catalog, namespace, properties, ())
         check_request(request)
         async with self._transaction() as connection:
             await self._record_request(connection, request, self._clock.now_ms())
@@ -86,7 +86,7 @@ class SqlIcebergCatalog(SqlCatalogRequests):
                 if await self._uses(connection, catalog, namespace):
                     raise AlreadyExists("it has tables, properties or namespaces")
                 with self._translating_errors():
-                    await self._set_properties(connection, catalog, namespace, {**properties, _EXISTS: "true"})
+                    await self._set_properties(connection, catalog, namespace, {**properties, EXISTS: "true"})
             except AlreadyExists:
                 raise AlreadyExists(f"namespace {namespace} exists") from None
 
@@ -99,7 +99,7 @@ class SqlIcebergCatalog(SqlCatalogRequests):
         remove: Sequence[str],
         request: CatalogRequest | None = None,
     ) -> NamespaceChange:
-        _check_properties(catalog, namespace, set, remove)
+        check_properties(catalog, namespace, set, remove)
         check_request(request)
         async with self._transaction() as connection:
             await self._record_request(connection, request, self._clock.now_ms())
@@ -165,7 +165,7 @@ class SqlIcebergCatalog(SqlCatalogRequests):
 
     async def _keep_namespace(self, connection: AsyncConnection, catalog: str, namespace: str) -> None:
         """A namespace that has lost its last property still exists."""
-        values = {"catalog_name": catalog, "namespace": namespace, "property_key": _EXISTS, "property_value": "true"}
+        values = {"catalog_name": catalog, "namespace": namespace, "property_key": EXISTS, "property_value": "true"}
         insert = self._insert(iceberg_namespace_properties).values(values)
         await connection.execute(insert.on_conflict_do_nothing())
 
@@ -175,7 +175,7 @@ def check_names(**names: str) -> None:
         validation.non_empty(field, value)
 
 
-def _check_properties(catalog: str, namespace: str, properties: Mapping[str, str], remove: Sequence[str]) -> None:
+def check_properties(catalog: str, namespace: str, properties: Mapping[str, str], remove: Sequence[str]) -> None:
     check_names(catalog=catalog, namespace=namespace)
     validation.database_name("namespace", namespace)
     for key, value in properties.items():
@@ -183,9 +183,9 @@ def _check_properties(catalog: str, namespace: str, properties: Mapping[str, str
         validation.property_value("properties", value)
     for key in remove:
         validation.catalog_name("remove", key)
-    reserved = {*properties, *remove} & {_EXISTS}
+    reserved = {*properties, *remove} & {EXISTS}
     if reserved:
-        raise Invalid("properties", _EXISTS, "is reserved for the catalog")
+        raise Invalid("properties", EXISTS, "is reserved for the catalog")
     both = sorted({*properties} & {*remove})
     if both:
         raise Invalid("remove", both[0], "is set and removed in one call")

@@ -31,10 +31,14 @@ class SqlLakeLocations(SqlBase):
             await connection.execute(statement, self._location_rows(locations))
 
     def _location_rows(self, locations: Mapping[LocationName, str]) -> list[dict[str, object]]:
-        for name, location in locations.items():
-            validation.one_of("name", name, get_args(LocationName))
-            validation.non_empty("location", location)
+        check_locations(locations)
         now = self._clock.now_ms()
         return [
             {"name": name, "location": location, "recorded_at": now} for name, location in sorted(locations.items())
         ]
+
+
+def check_locations(locations: Mapping[LocationName, str]) -> None:
+    for name, location in locations.items():
+        validation.one_of("name", name, get_args(LocationName))
+        validation.non_empty("location", location)

@@ -47,7 +47,7 @@ class SqlProducers(SqlBase):
         query = select(producer_sequences).join_from(producer_sequences, given, _same(given))
         rows = [ProducerSequence(*row) for row in await connection.execute(query)]
         known = {_name(row): row for row in rows}
-        refused = [p for p in producers if (row := known.get(_name(p))) is not None and not _continues(p, row)]
+        refused = [p for p in producers if (row := known.get(_name(p))) is not None and not continues(p, row)]
         if refused:
             raise out_of_sequence([(p.topic, p.partition_id, p.producer_id) for p in refused])
         return set(known)
@@ -88,7 +88,7 @@ def out_of_sequence(refused: Sequence[tuple[str, int, str]]) -> OutOfSequence:
     )
 
 
-def _continues(producer: ProducerDraft, row: ProducerSequence) -> bool:
+def continues(producer: ProducerDraft, row: ProducerSequence) -> bool:
     return producer.epoch > row.epoch or (
         producer.epoch == row.epoch and producer.first_sequence == row.last_sequence + 1
     )

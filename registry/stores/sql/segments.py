@@ -88,7 +88,7 @@ that order, and SQLite would sort the whole partition if it was asked for. Any o
 """
 
 
-def _page_sizes() -> Iterator[int]:
+def page_sizes() -> Iterator[int]:
     """A caller that stops early has read little, one that reads everything makes few queries."""
     yield 32
     yield 256
@@ -129,7 +129,7 @@ class SqlSegments(SqlTopics, SqlProducers):
         validate(fences)
         validate(producers)
         validation.optional("intents_of", intents_of, validation.non_empty)
-        ranges = _offset_ranges(segments)
+        ranges = offset_ranges(segments)
         check_producers(producers, set(ranges))
         if not segments:
             return
@@ -164,8 +164,8 @@ class SqlSegments(SqlTopics, SqlProducers):
     ) -> None:
         validate(new)
         validation.optional("intents_of", intents_of, validation.non_empty)
-        ranges = _offset_ranges(new)
-        if _covered(old) != _covered(new):
+        ranges = offset_ranges(new)
+        if covered_offsets(old) != covered_offsets(new):
             raise Invalid("new", len(new), "must contain the same offsets as old")
         if not old:
             return
@@ -262,7 +262,7 @@ class SqlSegments(SqlTopics, SqlProducers):
         return rows
 
     async def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
-        for limit in _page_sizes():
+        for limit in page_sizes():
             page = await self.get_segments(topic, partition_id, from_offset=from_offset, limit=limit)
             for segment in page:
                 yield segment
@@ -274,7 +274,7 @@ class SqlSegments(SqlTopics, SqlProducers):
         validation.name("topic", topic)
         validation.integer32("partition_id", partition_id)
         values: dict[str, object] = {"topic": topic, "partition_id": partition_id, "offset": validation.MAX_INT}
-        for limit in _page_sizes():
+        for limit in page_sizes():
             page = await self._rows(Segment, GET_EARLIER_SEGMENTS, **values, page=limit)
             for segment in page:
                 yield segment
@@ -367,7 +367,7 @@ def fenced(*keys: tuple[str, int]) -> Fenced:
     )
 
 
-def _covered(rows: Iterable[SegmentDraft | Segment]) -> list[list[object]]:
+def covered_offsets(rows: Iterable[SegmentDraft | Segment]) -> list[list[object]]:
     """Returns the contained offsets, as ranges without a gap."""
     runs: list[list[object]] = []
     for topic, number, base, end in sorted((r.topic, r.partition_id, r.base_offset, r.end_offset) for r in rows):
@@ -378,7 +378,7 @@ def _covered(rows: Iterable[SegmentDraft | Segment]) -> list[list[object]]:
     return runs
 
 
-def _offset_ranges(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], OffsetRange]:
+def offset_ranges(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], OffsetRange]:
     """Returns the first and last offset per partition. Raises Invalid if the drafts overlap each other."""
     ranges: dict[tuple[str, int], OffsetRange] = {}
     unordered: set[tuple[str, int]] = set()

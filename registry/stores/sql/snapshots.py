@@ -27,7 +27,7 @@ class SqlSnapshots(SqlBase):
 
     async def record_snapshot(self, table_id: int, draft: SnapshotDraft) -> TableSnapshot:
         validation.integer("table_id", table_id)
-        _check(draft)
+        check_snapshot(draft)
         now = self._clock.now_ms()
         values = {**msgspec.structs.asdict(draft), "table_id": table_id, "created_at": now, "updated_at": now}
         try:
@@ -38,7 +38,7 @@ class SqlSnapshots(SqlBase):
 
     async def update_snapshot(self, row_id: int, draft: SnapshotDraft) -> TableSnapshot:
         validation.integer("row_id", row_id)
-        _check(draft)
+        check_snapshot(draft)
         values = {**msgspec.structs.asdict(draft), "updated_at": self._clock.now_ms()}
         statement = update(table_snapshots).where(table_snapshots.c.id == row_id).values(values)
         return require_row(await self._snapshot(draft, statement.returning(table_snapshots)), f"snapshot row {row_id}")
@@ -62,7 +62,7 @@ class SqlSnapshots(SqlBase):
             raise AlreadyExists(f"the table already has a snapshot with the tag {draft.tag!r}") from None
 
 
-def _check(draft: SnapshotDraft) -> None:
+def check_snapshot(draft: SnapshotDraft) -> None:
     validate([draft])
     if draft.status == "created" and draft.snapshot_id is None:
         raise Invalid("snapshot_id", None, "is required for a created snapshot")

@@ -35,7 +35,7 @@ class SqlTopics(SqlSegmentObjects):
         validation.integer("partition_count", partition_count, 1, MAX_PARTITIONS)
         validation.optional("retention_ms", retention_ms, validation.integer)
         now = self._clock.now_ms()
-        topic = Topic(name, partition_count, retention_ms, _config(config), now, now)
+        topic = Topic(name, partition_count, retention_ms, topic_config(config), now, now)
         try:
             async with self._transaction() as connection:
                 await connection.execute(
@@ -89,7 +89,7 @@ class SqlTopics(SqlSegmentObjects):
         statement = (
             update(topics)
             .where(topics.c.name == name)
-            .values(config=_config(config), retention_ms=retention_ms, updated_at=self._clock.now_ms())
+            .values(config=topic_config(config), retention_ms=retention_ms, updated_at=self._clock.now_ms())
             .returning(topics)
         )
         return require_row(await self._write_one(Topic, statement), f"topic {name!r}")
@@ -150,7 +150,7 @@ def _is(topic: str, partition_id: int) -> ColumnElement[bool]:
     return (partitions.c.topic == topic) & (partitions.c.partition_id == partition_id)
 
 
-def _config(config: Mapping[str, JsonValue] | None) -> JsonText:
+def topic_config(config: Mapping[str, JsonValue] | None) -> JsonText:
     if config is not None and not isinstance(config, Mapping):
         raise Invalid("config", config, "must be a mapping")
     return to_json_text(config or {}, "config")
