@@ -29,6 +29,7 @@ ROOTS = {"roots": ["/tmp"]}  # noqa: S108  (where the kit puts tables whose loca
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["postgres", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True)
 def test_the_kit_passes_but_for_known_failures(
     store: MetadataStore, url: str, warehouse: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
