@@ -2,7 +2,8 @@
 
 A blocked loop can't watch itself, so a thread does. The thread can't interrupt the component, but it logs which one it
 is with its stack. Once the loop runs again, that component's circuit is opened, so that it happens once. Calls of a
-component are recognised by their task, code in tasks of its own by its package.
+component are recognised by their task, code in tasks of its own by its package. The lane's own work, such as a log line
+that waits for a slow terminal, is not the component's fault.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import FrameType
 
 import structlog
 
-from astha.lanes.calls import COMPONENT_TASKS, task_name
+from astha.lanes.calls import COMPONENT_TASKS, WORKER, task_name
 from astha.lanes.inspection import code_package
 from astha.lanes.lane import Lane
 
@@ -74,9 +75,10 @@ class LoopWatchdog:
                 log.error("event loop is blocked", task=None if task is None else task.get_name(), stack=stack)
 
     def _find_culprit(self, task: str, frame: FrameType | None) -> Lane | None:
-        """Returns None if several components have their code in the same package."""
-        if task in self._by_task:
-            return self._by_task[task]
+        """Returns None if no call is in flight in a worker's task, and if several components share a package."""
+        lane = self._by_task.get(task)
+        if lane is not None:
+            return lane if lane.calls.in_flight or not task.endswith(WORKER) else None
         modules = (
             {f"{inner.f_globals.get('__name__', '')}." for inner, _ in traceback.walk_stack(frame)} if frame else ()
         )

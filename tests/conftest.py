@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 _FIXTURES = (
@@ -21,9 +22,15 @@ _ORDER = ("unit", "properties", "contracts", "integration", "faults", "e2e")
 
 
 def pytest_configure() -> None:
-    """A shell in the background has its children ignore interrupts, and they theirs; some tests interrupt a command."""
+    """A shell in the background has its children ignore interrupts, and they theirs; some tests interrupt a command.
+
+    Tracebacks are plain, as the daemon's are: structlog's default, with colours and local variables, holds the event
+    loop for seconds on a busy machine.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from functools import partial
 
 import psycopg
 import pytest
+import structlog
+from structlog.typing import EventDict
 
 from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
@@ -238,6 +241,39 @@ async def test_a_component_that_blocks_the_loop_is_named_and_broken_out(
     await running.until(lambda: running.lane("blocking").counts.circuit_openings == 1, "the open circuit")
     assert running.lane("fine").counts.circuit_openings == 0
     await running.agree(writing)
+
+
+class StuckLog:
+    """A log whose line about a failed delivery blocks the event loop until the watchdog has noticed."""
+
+    def __init__(self) -> None:
+        self.noticed = threading.Event()
+
+    def __call__(self, _logger: object, _method: str, line: EventDict) -> EventDict:
+        if line["event"] == "event loop is blocked":
+            self.noticed.set()
+        elif line["event"] == "delivery failed, will be retried":
+            self.noticed.wait(60)
+        raise structlog.DropEvent
+
+
+async def test_a_log_that_blocks_the_loop_is_not_blamed_on_the_component_that_it_is_about(
+    url: str, writing: MetadataStore, run_daemon: RunDaemon
+) -> None:
+    failing, fine, stuck = FaultySubscriber(GROUPS), RecordingSubscriber(GROUPS), StuckLog()
+    before = structlog.get_config()
+    structlog.configure(processors=[stuck])
+    try:
+        running = await run_daemon(url, {"failing": failing, "fine": fine}, settings={"loop_block_limit_s": 0.2})
+        await running.live()
+        failing.misbehave(Fault.FAIL, times=1)
+        await writing.ensure_consumer_group("g")
+        await running.agree(writing)
+    finally:
+        structlog.configure(**before)
+    assert stuck.noticed.is_set()
+    assert [running.lane(name).counts.circuit_openings for name in ("failing", "fine")] == [0, 0]
+    assert failing.refreshes == fine.refreshes
 
 
 class Restless(RecordingSubscriber):

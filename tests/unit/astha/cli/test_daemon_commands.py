@@ -32,12 +32,12 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         "    return RecordingSubscriber('topics')\n"
     )
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, before = root.handlers[:], root.level, structlog.get_config()
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 def astha(*arguments: str, code: Exit = Exit.OK) -> Result:

@@ -18,12 +18,12 @@ SECRET = "open sesame"
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, before = root.handlers[:], root.level, structlog.get_config()
     yield io.StringIO()
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 def configure(lines: io.StringIO, form: str) -> None:
