@@ -10,7 +10,7 @@ import pytest
 from components.compactor.merge.allocator import merge_allocator
 
 ONLY_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
-LARGE = 200 << 20
+LARGE, FILLS = 200 << 20, 40
 
 _COMMON = f"""
 import resource
@@ -31,12 +31,11 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * page
 """
 
-_USED_AGAIN = """
+_USED_AGAIN = f"""
 with merge_allocator(1 << 40):
-    for _ in range(3):  # small allocations may take the beginning of the first one's memory
-        fill()
     before = faults()
-    fill()
+    for _ in range({FILLS}):
+        fill()
     print((faults() - before) * page)
 """
 
@@ -59,7 +58,8 @@ def printed_bytes(script: str) -> int:
 
 @ONLY_GLIBC
 def test_freed_memory_is_used_again() -> None:
-    assert printed_bytes(_USED_AGAIN) < LARGE // 10
+    """Not each time: a small allocation can take a part of it, and then the next large one needs more from the system."""
+    assert printed_bytes(_USED_AGAIN) < FILLS * LARGE // 2
 
 
 @ONLY_GLIBC
