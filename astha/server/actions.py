@@ -112,7 +112,11 @@ class Actions:
             offered: object = component.subscriber
             if isinstance(offered, OffersOperations) and operation in offered.operations:
                 return await self._lane(component.name), offered.operate
-        raise Refusal(409, f"no component of this daemon offers {operation!r}: ask a daemon that runs such a component")
+        raise Refusal(
+            409,
+            f"no component of this daemon offers {operation!r}: ask the leader of the group whose component does; "
+            "`astha status --all` lists them",
+        )
 
     async def _lane(self, name: str) -> Lane:
         lane = self._daemon.by_name.get(name)
