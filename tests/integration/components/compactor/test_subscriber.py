@@ -344,6 +344,7 @@ async def test_a_job_without_progress_is_reported(floor: Floor) -> None:
     held.go_on.set()
     await floor.until("done")
     await eventually(lambda: compactor.work() == [], "the end of the job")
+    await running.stop()
 
 
 class TrackedExecutor(HeldExecutor):
@@ -358,7 +359,7 @@ class TrackedExecutor(HeldExecutor):
 
 async def test_progress_says_where_the_tasks_are(floor: Floor) -> None:
     executor = TrackedExecutor()
-    _, compactor = await floor.start(lambda: executor)
+    running, compactor = await floor.start(lambda: executor)
     await floor.bench.insert(files=7)
     await floor.until("running")
     found = await progress(compactor)
@@ -374,10 +375,10 @@ async def test_progress_says_where_the_tasks_are(floor: Floor) -> None:
     assert [(job["merging"], job["waiting"]) for job in found["jobs"]] == [(1, 1)]
     executor.go_on.set()
     await floor.until("done")
+    await running.stop()
 
 
 async def progress(compactor: Compactor) -> dict[str, Any]:
     found = await compactor.operate("progress", "", {})
     assert isinstance(found, dict)
     return found
-    await running.stop()
