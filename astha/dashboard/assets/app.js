@@ -31,7 +31,16 @@ const context = {
     return () => watchers.delete(show);
   },
   every: (ms, work) => {
-    const timer = setInterval(() => document.visibilityState === "visible" && work(), ms);
+    let working = false; // a slow daemon is not asked twice at once
+    const timer = setInterval(async () => {
+      if (working || document.visibilityState !== "visible") return;
+      working = true;
+      try {
+        await work();
+      } finally {
+        working = false;
+      }
+    }, ms);
     return () => clearInterval(timer);
   },
   // Runs work; if it fails, shows the reason and a button to try again. What was shown before stays, with the reason above it.
@@ -97,7 +106,7 @@ function showTitle() {
 
 const ADVICE = {
   problem: "The process runs, but its event loop does not respond. Its log names the component that blocks it; `astha check` looks at the rest.",
-  disconnected: "Is it running? `systemctl status astha` or `astha run` in a terminal, and its log, say more. This page connects again by itself.",
+  disconnected: "Is it running? `astha up` or `astha run` starts it in a terminal; `systemctl status astha` and its log say more of a service. This page connects again by itself.",
 };
 
 function onState(state, reason) {

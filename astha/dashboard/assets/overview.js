@@ -55,7 +55,7 @@ const sample = (status) => ({
   components: Object.fromEntries(status.components.map((one) => [one.name, [one.events_per_s, one.failures_per_s, one.lag_s, one.queue.events]])),
 });
 
-const ROLES = { "standing by": "standby", "waiting for the registry": "waiting" };
+const ROLES = { "standing by": "standby", "waiting for the registry": "waiting", stopping: "stopping" };
 
 function health(status) {
   const { leadership } = status;
@@ -89,8 +89,11 @@ function subject(text) {
 
 // Returns kind, headline, and what it means and what to do.
 function judged(status, role, retrying, problems) {
+  if (role === "standby" && !status.leadership.leader)
+    return ["warn", "No leader is known", "This daemon leads as soon as the registry lets it. Either the lease of the last leader has not run out yet, or the registry does not respond: `astha check` tests the connection."];
   if (role === "standby")
-    return ["info", "This daemon stands by", `${status.leadership.leader || "Another daemon"} leads, and this one takes over when it stops. Ask that one for state, events and actions.`];
+    return ["info", "This daemon stands by", `${status.leadership.leader} leads, and this one takes over when it stops. Ask that one for state, events and actions.`];
+  if (role === "stopping") return ["info", "This daemon is stopping", "It delivers what is queued. The next one continues where it ended."];
   if (role === "waiting")
     return ["bad", "The registry can’t be used", "No change is delivered meanwhile, and none is lost: deliveries continue where they stopped. Start the database, or mend what is named below; Astha connects again by itself. `astha check` tests the connection."];
   if (!status.ready) return ["bad", "Not every change reaches every component", null];

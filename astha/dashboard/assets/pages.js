@@ -12,13 +12,13 @@ export function paged(element, { guarded, every }, read, show, [back, forth] = [
     pending = new AbortController();
     const { signal } = pending;
     return guarded(element, async () => {
-      const page = await read(keys.at(-1), signal);
+      const page = await read(keys.at(-1), signal).finally(() => { if (pending?.signal === signal) pending = null; });
       update(element, show(page, keys.length - 1), h("div", { class: "pager" },
         h("button", { type: "button", disabled: keys.length === 1, onclick: () => { keys.pop(); load(); } }, back),
         h("button", { type: "button", disabled: !page.after, onclick: () => { keys.push(page.after); load(); } }, forth)));
     });
   };
-  const stop = every(FRESH_MS, load);
+  const stop = every(FRESH_MS, () => pending || load());
   let typing = 0;
   load();
   return {
