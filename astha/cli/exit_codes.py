@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import sys
 from enum import IntEnum
 from typing import IO, Any
 
@@ -65,6 +67,8 @@ def failure_of(error: BaseException, redact: Redactor = NO_SECRETS) -> Failure:
     """Returns the line and the exit code for an error that a command did not handle."""
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", Exit.INTERRUPTED)
+    if isinstance(error, BrokenPipeError) and _output_is_closed():
+        raise error  # `head` has read enough: click ends quietly
     if isinstance(error, (RegistryError, AsthaError)):
         return Failure(redact(str(error)), _code_of(error))
     if os.environ.get(TRACEBACK_SETTING):
@@ -74,6 +78,16 @@ def failure_of(error: BaseException, redact: Redactor = NO_SECRETS) -> Failure:
         return Failure(f"the package {error.name!r} is not installed: {remedy}", Exit.USAGE)
     hint = f"set {TRACEBACK_SETTING}=1 for a traceback"
     return Failure(redact(f"internal error: {type(error).__name__}: {_text(error)} ({hint})"), Exit.INTERNAL)
+
+
+def _output_is_closed() -> bool:
+    """Whether the reader of a pipe is gone, so that nothing can be printed."""
+    try:
+        output = select.poll()
+        output.register(sys.stdout, 0)  # errors are always reported
+        return bool(output.poll(0))
+    except (OSError, ValueError):  # not a file
+        return False
 
 
 def _text(error: BaseException) -> str:

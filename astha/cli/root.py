@@ -67,7 +67,7 @@ def main() -> None:
 
     \b
     Examples:
-      astha registry migrate
-      astha run
+      astha init
+      astha up
       astha status
     """

@@ -137,7 +137,10 @@ class Rates:
             cells = _cells(component, rates[component["name"]], self._recent[component["name"]])
             table.add_row(*cells[: len(table.columns)])
         problems = sum(len(component["problems"]) for component in status["components"])
-        after = [f"\n{problems:,} problems of single tables: `astha status` lists them"] if problems else []
+        plural = "" if problems == 1 else "s"
+        after = (
+            [f"\n{problems:,} problem{plural} with single tables: `astha status` describes them"] if problems else []
+        )
         return Group(*lines, table, *after)
 
 

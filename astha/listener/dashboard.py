@@ -83,7 +83,11 @@ class Dashboard:
             if name is not None:
                 arguments["name"] = name
             table = name if view == "explain" else None
-            return _response(await self._queries.view(view, arguments, _VIEW_TIMEOUT_S, table=table))
+            try:
+                return _response(await self._queries.view(view, arguments, _VIEW_TIMEOUT_S, table=table))
+            except DaemonUnresponsive:
+                why = "the registry does not respond, or the daemon is overloaded"
+                raise web.HTTPServiceUnavailable(text=f"no response within {_VIEW_TIMEOUT_S:g} s: {why}") from None
 
         return show
 

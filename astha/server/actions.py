@@ -16,6 +16,7 @@ from astha.listener.link import Query
 from astha.server.status import component_report
 from astha.server.views import find_named
 from astha.subscribers.operations import OffersOperations
+from astha.tasks import cancel_and_wait
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 
@@ -41,15 +42,29 @@ class Actions:
         self._store = store
         self._group = group
         self._clock = clock
+        self._lookup: asyncio.Task[str | None] | None = None
+
+    async def close(self) -> None:
+        if self._lookup is not None:
+            await cancel_and_wait(self._lookup)
 
     async def leader(self) -> str | None:
-        """Returns the leader, if it is another daemon and the registry responds in time."""
+        """Returns the leader, if it is another daemon and the registry responds in time.
+
+        A late lookup goes on alone: to cancel a query of a registry that hangs takes longer than the caller may wait.
+        """
         if self._daemon.leadership.leads:
             return None
+        if self._lookup is None or self._lookup.done():
+            self._lookup = asyncio.create_task(self._read_leader(), name="leader lookup")
+        lookup = self._lookup
+        done, _ = await asyncio.wait([lookup], timeout=_LEADER_TIMEOUT_S)
+        return lookup.result() if done else None
+
+    async def _read_leader(self) -> str | None:
         try:
-            async with asyncio.timeout(_LEADER_TIMEOUT_S):
-                lease = await self._store.get_daemon_lease(self._group)
-        except (RegistryError, TimeoutError):
+            lease = await self._store.get_daemon_lease(self._group)
+        except RegistryError:
             return None
         return lease.holder if lease is not None and lease.expires_at > self._clock.now_ms() else None
 
@@ -112,7 +127,11 @@ class Actions:
             offered: object = component.subscriber
             if isinstance(offered, OffersOperations) and operation in offered.operations:
                 return await self._lane(component.name), offered.operate
-        raise Refusal(409, f"no component of this daemon offers {operation!r}: ask a daemon that runs such a component")
+        raise Refusal(
+            409,
+            f"no component of this daemon offers {operation!r}: ask the leader of the group whose component does; "
+            "`astha status --all` lists them",
+        )
 
     async def _lane(self, name: str) -> Lane:
         lane = self._daemon.by_name.get(name)

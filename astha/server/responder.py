@@ -63,6 +63,9 @@ class Responder:
         self._metrics.register(self.listener)
         ProcessCollector(registry=self._metrics)
 
+    async def close(self) -> None:
+        await self._actions.close()
+
     async def respond(self, query: Query) -> Reply:
         """Never raises. An unexpected error is logged, and not shown to the client."""
         self.listener.counts = query.counts

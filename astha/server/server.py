@@ -93,6 +93,7 @@ class Server:
         for sock in self._listening:
             sock.close()
         self._listening = []
+        await self._responder.close()
 
     # -- the process ------------------------------------------------------------------------------------
 

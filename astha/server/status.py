@@ -23,6 +23,7 @@ class LeadershipReport(msgspec.Struct, frozen=True):
 
 
 class SourceReport(msgspec.Struct, frozen=True):
+    kind: str  # postgresql, sqlite, or for a follower kafka or mqtt
     connected: bool
     detail: str | None
     received: int
@@ -119,7 +120,7 @@ def report(daemon: Daemon, clock: LoopClock, identity: DaemonIdentity, leader: s
             certain=daemon.leadership.lease_is_valid(),
         ),
         clock=None if daemon.clock_guard is None else daemon.clock_guard.reason,
-        source=_source(daemon),
+        source=_source(daemon, identity.source),
         components=[component_report(daemon, lane, clock) for lane in daemon.lanes],
     )
 
@@ -180,10 +181,11 @@ def _problems(daemon: Daemon, name: str) -> list[Problem]:
     return [problem for subscriber in found for problem in problems_of(name, subscriber)]
 
 
-def _source(daemon: Daemon) -> SourceReport:
+def _source(daemon: Daemon, kind: str) -> SourceReport:
     status = daemon.source.status()
     received = max(status.received, daemon.received)
     return SourceReport(
+        kind=kind,
         connected=status.connected,
         detail=status.detail,
         received=received,

@@ -168,7 +168,8 @@ async def find_named(store: MetadataStore, name: str) -> LakeTable:
     database, _, table = name.rpartition(".")
     found = await store.get_table(database, table) if database and table else None
     if found is None:
-        raise NotFound(f"there is no table {name!r}: write DATABASE.TABLE")
+        hint = "it may be dropped or renamed" if database and table else "write DATABASE.TABLE"
+        raise NotFound(f"there is no table {name!r}: {hint}")
     return found
 
 
@@ -180,24 +181,29 @@ def _shown(row: Row) -> dict[str, Any]:
 
 
 def _merged(jobs: list[Compaction], live: list[FileSizes]) -> dict[str, object]:
-    """Counts the inputs of compactions by size, as their outcomes have it. Those of a job whose outcome has no sizes
-    count at their mean size, and as `estimated`. `missing` are results that the table no longer has.
+    """Counts the inputs of compactions by size, as their outcomes have it, without those that an earlier compaction
+    wrote. Those of a job whose outcome has no sizes count at their mean size, and as `estimated`. `missing` are results
+    that the table no longer has and that were not merged again.
     """
     found: Counter[int] = Counter()
-    estimated = 0
+    estimated = again = 0
     for row in jobs:
-        sizes = _input_sizes(row)
-        if sizes is None:
+        result = _result(row)
+        if result is None:
             sizes = {row.input_bytes // row.input_files: row.input_files} if row.input_files else {}
+            result = _Result(sizes)
             estimated += row.input_files
-        for size, files in sizes.items():
-            found[max(bound for bound in _SIZE_BOUNDS if bound <= size)] += files
+        for size, files in result.input_sizes.items():
+            found[_class_of(size)] += files
+        for size, files in result.merged_again.items():
+            found[_class_of(size)] -= files
+            again += files
     results = sum(row.output_files for row in jobs)
     left = sum(one.files for one in live if one.compacted)
     return {
-        "files": [{"from_bytes": bound, "files": files} for bound, files in sorted(found.items())],
+        "files": [{"from_bytes": bound, "files": files} for bound, files in sorted(found.items()) if files],
         "estimated": estimated,
-        "missing": max(0, results - left),
+        "missing": max(0, results - left - again),
         "compactions": len(jobs),
         "more": len(jobs) == _JOBS,
     }
@@ -205,19 +211,26 @@ def _merged(jobs: list[Compaction], live: list[FileSizes]) -> dict[str, object]:
 
 class _Result(msgspec.Struct):
     input_sizes: dict[int, int]  # by the power of two below the size: each of the bounds above is one
+    merged_again: dict[int, int] = {}  # those of them that an earlier compaction wrote
 
 
 class _Explanation(msgspec.Struct):
     result: _Result
 
 
-def _input_sizes(row: Compaction) -> dict[int, int] | None:
+def _result(row: Compaction) -> _Result | None:
     """Returns None if the outcome has no sizes: of an earlier version, or of a writer killed after the swap."""
     try:
-        sizes = msgspec.json.decode(row.explanation, type=_Explanation).result.input_sizes
+        result = msgspec.json.decode(row.explanation, type=_Explanation).result
     except msgspec.DecodeError:
         return None
-    return sizes if sum(sizes.values()) == row.input_files and all(size >= 0 for size in sizes) else None
+    sizes, again = result.input_sizes, result.merged_again
+    complete = sum(sizes.values()) == row.input_files and all(size >= 0 for size in sizes)
+    return result if complete and all(0 <= again[size] <= sizes.get(size, 0) for size in again) else None
+
+
+def _class_of(size: int) -> int:
+    return max(bound for bound in _SIZE_BOUNDS if bound <= size)
 
 
 def _group_lag(offsets: list[ConsumerOffset], ends: Mapping[int, int]) -> list[dict[str, object]]:

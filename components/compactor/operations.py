@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
@@ -13,6 +14,7 @@ from components.compactor.execution.running_jobs import RunningJobs
 from components.compactor.explain import explain
 from components.compactor.planning.planner import CompactionRequest, Planner
 from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem
+from components.compactor.spark.executor_protocol import ReportsTasks
 from components.lib.lake.table_lookup import find_table, full_name
 from registry.models import LakeTable
 
@@ -82,9 +84,23 @@ class CompactorOperations:
             "partition_count": len(partitions),
         }
 
-    def progress(self, jobs: Iterable[CompactionJob]) -> object:
+    def progress(
+        self,
+        jobs: Iterable[CompactionJob],
+        executor: object,
+        remaining_s: Callable[[CompactionJob], float | None],
+    ) -> object:
+        """Returns the running jobs. ``merging`` and ``waiting`` count their tasks, in workers and for a free core;
+        ``session`` is false while the session starts. All three are None with an executor that does not know them.
+        """
         now = self._clock.monotonic()
+        tasks: Counter[tuple[str, str]] = Counter()
+        session: bool | None = None
+        if isinstance(executor, ReportsTasks):
+            session = executor.ready
+            tasks.update((task.operation_id, task.state) for task in executor.progress())
         return {
+            "session": session,
             "jobs": [
                 {
                     "operation_id": job.operation_id,
@@ -95,7 +111,10 @@ class CompactorOperations:
                     "groups_done": job.groups_done,
                     "groups": len(job.spec.groups),
                     "running_s": round(now - job.began, 1),
+                    "remaining_s": remaining_s(job),
+                    "merging": None if session is None else tasks[job.operation_id, "running"],
+                    "waiting": None if session is None else tasks[job.operation_id, "waiting"],
                 }
                 for job in jobs
-            ]
+            ],
         }

@@ -173,7 +173,7 @@ class Compactor(Component):
                 return await self._operations.compact(self._jobs, table, arguments.get("partition"))
             case "explain":
                 return await self._operations.explain(table)
-        return self._operations.progress(self._running_jobs or ())
+        return self._operations.progress(self._running_jobs or (), self._executor, self._metrics.remaining_s)
 
     def metrics(self) -> Iterator[Metric]:
         yield from self._metrics.metrics(() if self._running_jobs is None else self._running_jobs)

@@ -60,7 +60,19 @@ async def test_files_before_compaction_are_those_that_were_merged(store: Metadat
     assert isinstance(merged, dict)
     assert merged["files"] == [{"from_bytes": bound, "files": 1} for bound in (0, 16384, 65536)]
     assert (merged["estimated"], merged["missing"]) == (0, 0)
-    await store.remove_files(table.id, await store.get_files(table.id, [file("abc").file_path]), reason="test")
+    again = await store.begin_compaction(draft, operation_id="two", owner="c", stale_after_ms=60_000)
+    inputs = await store.get_files(table.id, [file(name).file_path for name in ("abc", "d")])
+    await store.swap_files(table.id, inputs, [file("abcd", size=391_000)], operation_id="two")
+    result = JsonText('{"result":{"input_sizes":{"65536":1,"262144":1},"merged_again":{"65536":1}}}')
+    outcome = CompactionOutcome(
+        status="done", explanation=result, input_files=2, input_bytes=391_000, output_files=1, output_bytes=391_000
+    )
+    await store.finish_compaction(again.id, outcome, owner="c")
+    merged = (await read(views, "table", name="db.t"))["merged"]
+    assert isinstance(merged, dict)
+    assert merged["files"] == [{"from_bytes": bound, "files": 1} for bound in (0, 16384, 65536, 262144)]
+    assert merged["missing"] == 0, "a result that was merged again is not missing"
+    await store.remove_files(table.id, await store.get_files(table.id, [file("abcd").file_path]), reason="test")
     merged = (await read(views, "table", name="db.t"))["merged"]
     assert isinstance(merged, dict)
     assert merged["missing"] == 1

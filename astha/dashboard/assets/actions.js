@@ -1,9 +1,9 @@
 // Every action is confirmed in a dialog that says what will happen; the daemon logs it with its origin.
-import { h, address } from "./dom.js";
+import { h, address, prose } from "./dom.js";
 import { get, post, token } from "./api.js";
 
 export function toast(text, kind = "good") {
-  const element = h("div", { class: `toast ${kind}` }, h("span", {}, text));
+  const element = h("div", { class: `toast ${kind}` }, h("span", {}, prose(text)));
   document.getElementById("toasts").append(element);
   if (kind !== "bad") setTimeout(() => element.remove(), 6000);
   else element.append(h("button", { type: "button", "aria-label": "Dismiss", onclick: () => element.remove() }, "×")); // errors stay until read

@@ -1,5 +1,5 @@
 // The router: one screen per address, the live status for all of them, and the states that help when something is wrong.
-import { h, sentence, replace } from "./dom.js";
+import { h, sentence, prose, replace } from "./dom.js";
 import { live, takeTokenFromAddress } from "./api.js";
 import { askToken } from "./actions.js";
 import { overview } from "./overview.js";
@@ -31,7 +31,16 @@ const context = {
     return () => watchers.delete(show);
   },
   every: (ms, work) => {
-    const timer = setInterval(() => document.visibilityState === "visible" && work(), ms);
+    let working = false; // a slow daemon is not asked twice at once
+    const timer = setInterval(async () => {
+      if (working || document.visibilityState !== "visible") return;
+      working = true;
+      try {
+        await work();
+      } finally {
+        working = false;
+      }
+    }, ms);
     return () => clearInterval(timer);
   },
   // Runs work; if it fails, shows the reason and a button to try again. What was shown before stays, with the reason above it.
@@ -51,7 +60,7 @@ const context = {
         delete element.dataset.failure;
         context.guarded(element, work);
       };
-      const notice = h("div", { class: "error", role: "alert" }, h("p", {}, element.dataset.loaded ? `Not up to date. ${sentence(error.message)}` : sentence(error.message)),
+      const notice = h("div", { class: "error", role: "alert" }, h("p", {}, prose(element.dataset.loaded ? `Not up to date. ${sentence(error.message)}` : sentence(error.message))),
         h("button", { type: "button", "data-again": !denied, onclick: again }, denied ? "Enter a token" : "Try again"));
       if (!element.dataset.loaded || denied) replace(element, notice);
       else {
@@ -64,18 +73,27 @@ const context = {
   },
 };
 
+// An address that was typed or cut may be none.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function route(event) {
-  const [, screen = "", name] = location.hash.split("/");
+  const [, screen = "", encoded] = location.hash.split("/");
+  const name = encoded && decoded(encoded);
   const found = SCREENS.find(([key]) => key === screen) || SCREENS[0];
   leave?.();
   watchers = new Set();
   replace(document.getElementById("nav"), SCREENS.map(([key, title]) =>
     h("li", {}, h("a", { href: `#/${key}`, "aria-current": key === found[0] ? "page" : null }, title))));
-  title = `${name ? decodeURIComponent(name) : found[1]} · Astha`;
+  title = `${name || found[1]} · Astha`;
   showTitle();
   main.replaceChildren();
-  const decoded = name && decodeURIComponent(name);
-  leave = decoded && found[3] ? found[3](main, context, decoded) : found[2](main, context);
+  leave = name && found[3] ? found[3](main, context, name) : found[2](main, context);
   if (event) main.focus({ preventScroll: true });
   scrollTo(0, 0);
 }
@@ -88,7 +106,7 @@ function showTitle() {
 
 const ADVICE = {
   problem: "The process runs, but its event loop does not respond. Its log names the component that blocks it; `astha check` looks at the rest.",
-  disconnected: "Is it running? `systemctl status astha` or `astha run` in a terminal, and its log, say more. This page connects again by itself.",
+  disconnected: "Is it running? `astha up` or `astha run` starts it in a terminal; `systemctl status astha` and its log say more of a service. This page connects again by itself.",
 };
 
 function onState(state, reason) {
@@ -100,7 +118,7 @@ function onState(state, reason) {
   if (!advice) banner.replaceChildren();
   else if (!banner.querySelector(`.${state}`)) {
     const since = lastHeard ? ` Shown is its state at ${lastHeard.toISOString().slice(11, 19)} UTC.` : "";
-    replace(banner, h("div", { class: `error ${state}` }, h("p", {}, h("strong", {}, sentence(reason || "the daemon does not respond")), since), h("p", {}, advice)));
+    replace(banner, h("div", { class: `error ${state}` }, h("p", {}, h("strong", {}, sentence(reason || "the daemon does not respond")), since), h("p", {}, prose(advice))));
   }
   if (back) for (const again of document.querySelectorAll("[data-again]")) again.click();
   showTitle();
@@ -109,7 +127,7 @@ function onState(state, reason) {
   connection.title = reason;
   document.body.classList.toggle("stale", state !== "live");
   if (state === "denied" && !status && !main.querySelector(".denied"))
-    replace(main, h("div", { class: "error denied", role: "alert" }, h("h1", {}, "This daemon asks for a token"), h("p", {}, reason),
+    replace(main, h("div", { class: "error denied", role: "alert" }, h("h1", {}, "This daemon asks for a token"), h("p", {}, prose(reason)),
       h("button", { type: "button", onclick: async () => (await askToken()) && route() }, "Enter a token")));
 }
 

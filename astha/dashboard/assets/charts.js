@@ -78,7 +78,7 @@ export function bars(title, names, groups) {
       return s("rect", { class: `bar c${index}`, x: left, y: HEIGHT - BOTTOM - height, width: width - 2, height, rx: 2 },
         s("title", {}, `${group.label}, ${names[index]}: ${number(value)}`));
     });
-    return [columns, s("text", { x: middle, y: HEIGHT - 5, "text-anchor": "middle" }, group.label)];
+    return [columns, s("text", { x: middle, y: HEIGHT - 5, "text-anchor": "middle", class: at % 2 ? "alternate" : null }, group.label)];
   });
   const summary = names.map((name, index) => `${name}: ${plural(groups.reduce((sum, group) => sum + group.values[index], 0), "file")}`).join("; ");
   const label = `${title}. ${groups.map((group) => `${group.label}: ${names.map((name, index) => `${name} ${group.values[index]}`).join(", ")}`).join("; ")}.`;

@@ -1,5 +1,6 @@
 // Elements are made from text nodes only: no value of the registry is ever parsed as HTML.
 const SVG = "http://www.w3.org/2000/svg";
+const HANDLERS = ["onclick", "onsubmit"];
 
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -12,7 +13,7 @@ export function s(tag, attributes = {}, ...children) {
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (HANDLERS.includes(name)) element[name] = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   element.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
@@ -53,12 +54,17 @@ export function ago(ms) {
   return passed < 172800 ? `${seconds(passed)} ago` : new Date(ms).toISOString().slice(0, 10);
 }
 
+// A problem of a component with one table.
+export const described = ({ subject, reason, since, attempts, next_try }) => [
+  prose(sentence(reason.startsWith(`${subject}: `) ? reason.slice(subject.length + 2) : reason)), " ",
+  h("span", { class: "hint" }, "Since ", when(since), attempts ? `, ${plural(attempts, "attempt")}` : "", next_try ? [", the next one ", when(next_try)] : "", ".")];
+
 // A table with a caption and headers; on a phone each row becomes a card with its headers as labels.
 export function table(caption, columns, rows, empty) {
-  if (!rows.length) return h("p", { class: "empty" }, empty);
+  if (!rows.length) return h("p", { class: "empty" }, prose(empty));
   const head = columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title));
   const body = rows.map((row) =>
-    h("tr", {}, columns.map(([title, show, kind], index) => {
+    h("tr", { "data-key": row.id === undefined ? null : `${caption} ${row.id}` }, columns.map(([title, show, kind], index) => {
       const cell = index ? h("td", { class: kind, "data-label": title }) : h("th", { scope: "row", class: kind });
       cell.append(h("div", {}, [show(row)].flat(9).map((part) => part ?? "–")));
       return cell;
@@ -69,6 +75,12 @@ export function table(caption, columns, rows, empty) {
 }
 
 export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+// What is between backticks becomes code.
+export function prose(text) {
+  const parts = text.split("`");
+  return parts.length % 2 ? parts.map((part, index) => (index % 2 ? h("code", {}, part) : part)) : text;
+}
 
 export const sentence = (text) => text[0].toUpperCase() + text.slice(1).replace(/[^.!?]$/, "$&.");
 
@@ -87,13 +99,52 @@ export function replace(parent, ...children) {
   parent.replaceChildren(...children.flat(9).filter(Boolean));
 }
 
-// As replace, for what is drawn again and again: focus and opened details stay, so that a keyboard can be used meanwhile.
+// As replace, for what is drawn again and again: what did not change stays, and so do focus, selected text, scroll positions
+// and opened details.
 export function update(parent, ...children) {
   const focused = parent.contains(document.activeElement) ? address(document.activeElement) : null;
   const opened = new Set([...parent.querySelectorAll("details[open][data-key]")].map((one) => one.dataset.key));
-  replace(parent, ...children);
+  patchChildren(parent, children.flat(9).filter(Boolean).map((one) => (one instanceof Node ? one : document.createTextNode(one))));
   for (const one of parent.querySelectorAll("details[data-key]")) if (opened.has(one.dataset.key)) one.open = true;
-  if (focused) parent.querySelector(focused)?.focus({ preventScroll: true });
+  const kept = parent.contains(document.activeElement) && address(document.activeElement) === focused;
+  if (focused && !kept) parent.querySelector(focused)?.focus({ preventScroll: true });
+}
+
+const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? address(node) : null);
+
+// Elements with a name are matched by it, others by their place.
+function patchChildren(parent, fresh) {
+  const named = new Map([...parent.children].map((child) => [keyOf(child), child]));
+  let at = parent.firstChild;
+  for (const next of fresh) {
+    const key = keyOf(next);
+    const alike = at && at.nodeName === next.nodeName && keyOf(at) === null ? at : null;
+    const found = key === null ? alike : named.get(key);
+    if (!found) parent.insertBefore(next, at);
+    else {
+      named.delete(key);
+      if (found === at) at = at.nextSibling;
+      else parent.insertBefore(found, at);
+      patch(found, next);
+    }
+  }
+  while (at) {
+    const after = at.nextSibling;
+    at.remove();
+    at = after;
+  }
+}
+
+function patch(old, next) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== next.data) old.data = next.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) if (name !== "open" && !next.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of next.attributes) if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  if (old.style.cssText !== next.style.cssText) old.style.cssText = next.style.cssText; // an attribute would be against the policy
+  for (const name of HANDLERS) old[name] = next[name];
+  patchChildren(old, [...next.childNodes]);
 }
 
 // Returns a selector that finds the element again when it was drawn again, or null.

@@ -1,8 +1,9 @@
 // The path of an event as it is: registry -> source -> lanes -> components; and an hour of history.
-import { h, state, badge, number, plural, bytes, rate, seconds, when, ago, sentence, replace, update } from "./dom.js";
+import { h, state, badge, number, plural, bytes, rate, seconds, ago, sentence, prose, described, replace, update } from "./dom.js";
 import { lines, sparkline } from "./charts.js";
 import { get } from "./api.js";
 import { onComponent, button } from "./actions.js";
+import { link } from "./tables.js";
 
 const STORED_MS = 5000;
 const CALM_MS = 30000; // between two updates of reasons that differ in numbers only
@@ -18,10 +19,10 @@ export function overview(main, { status, onStatus, guarded }) {
   let verdictAt = 0;
 
   const show = (current) => {
-    const facts = [current.ready, current.leadership, current.clock, current.components.map((one) => [one.problems, retries(one)])];
-    const judgement = JSON.stringify([facts, current.reasons.map((reason) => reason.replace(/\d+/g, ""))]);
+    const facts = [current.ready, current.leadership, current.clock, current.components.map((one) => [one.problems.map(({ subject: of, reason }) => [of, calm(reason)]), one.problem_count, retries(one)])];
+    const judgement = JSON.stringify([facts, current.reasons.map(calm)]);
     if (judgement !== shownVerdict || Date.now() - verdictAt > CALM_MS) { // otherwise a screen reader would read it again every second
-      if (judgement !== shownVerdict || current.reasons.length) update(verdict, health(current));
+      if (judgement !== shownVerdict || current.reasons.length || current.components.some((one) => one.problem_count)) update(verdict, health(current));
       shownVerdict = judgement;
       verdictAt = Date.now();
     }
@@ -32,7 +33,7 @@ export function overview(main, { status, onStatus, guarded }) {
     }
     if (Date.now() - drawn > STORED_MS || !charts.childElementCount) {
       drawn = Date.now();
-      replace(charts, history(samples, current));
+      update(charts, history(samples, current));
     }
   };
   guarded(charts, async () => {
@@ -46,40 +47,70 @@ export function overview(main, { status, onStatus, guarded }) {
   return onStatus(show);
 }
 
+const calm = (reason) => reason.replace(/\d+/g, "");
+
 const sample = (status) => ({
   at: status.at,
   source_lag: status.source.lag,
   components: Object.fromEntries(status.components.map((one) => [one.name, [one.events_per_s, one.failures_per_s, one.lag_s, one.queue.events]])),
 });
 
-const ROLES = { "standing by": "standby", "waiting for the registry": "waiting" };
+const ROLES = { "standing by": "standby", "waiting for the registry": "waiting", stopping: "stopping" };
 
 function health(status) {
   const { leadership } = status;
   const problems = status.components.reduce((sum, one) => sum + one.problem_count, 0);
   const retrying = status.components.filter(retries).map((one) => one.name);
-  const [kind, title, advice] = judged(status, ROLES[leadership.role], retrying);
+  const [kind, title, advice] = judged(status, ROLES[leadership.role], retrying, problems);
   return [
     h("div", { class: `headline ${kind}` }, h("strong", {}, title),
       h("span", {}, `${leadership.role}${leadership.epoch === null ? "" : `, epoch ${leadership.epoch}`} · version ${status.version}`)),
-    advice && h("p", {}, advice),
-    leadership.role !== "standing by" && status.reasons.length > 0 && h("ul", { class: "reasons" }, status.reasons.map((reason) => h("li", {}, reason))),
+    advice && h("p", {}, prose(advice)),
+    leadership.role !== "standing by" && status.reasons.length > 0 && h("ul", { class: "reasons" }, status.reasons.map((reason) => h("li", {}, prose(reason)))),
     status.clock && h("p", { class: "warn" }, status.clock),
-    problems > 0 && h("details", { "data-key": "problems" }, h("summary", {}, `${plural(problems, "problem")} with single tables`),
-      h("ul", {}, status.components.flatMap((one) => one.problems.map((problem) =>
-        h("li", {}, h("strong", {}, `${one.name}: ${problem.subject}`), ` ${problem.reason} `, "(since ", when(problem.since), ")"))))),
+    problems > 0 && listed(status.components.flatMap((one) => one.problems.map((problem) =>
+      h("li", {}, h("strong", {}, `${one.name}: `, subject(problem.subject)), " ", described(problem)))), problems),
   ];
 }
 
+const SHOWN = 5;
+
+const listed = (items, count) => [
+  h("ul", { class: "problems" }, items.slice(0, SHOWN)),
+  items.length > SHOWN && h("details", { "data-key": "problems" }, h("summary", {}, `${number(count - SHOWN)} more`),
+    h("ul", {}, items.slice(SHOWN), count > items.length && h("li", {}, prose(`${number(count - items.length)} more: \`astha status\` lists them.`)))),
+];
+
+// A table's name, perhaps with a partition; or something else.
+function subject(text) {
+  const [name, ...rest] = text.split(" ");
+  return name.includes(".") ? [link(name), rest.length ? ` ${rest.join(" ")}` : ""] : text;
+}
+
 // Returns kind, headline, and what it means and what to do.
-function judged(status, role, retrying) {
+function judged(status, role, retrying, problems) {
+  if (role === "standby" && !status.leadership.leader)
+    return ["warn", "No leader is known", "This daemon leads as soon as the registry lets it. Either the lease of the last leader has not run out yet, or the registry does not respond: `astha check` tests the connection."];
   if (role === "standby")
-    return ["info", "This daemon stands by", `${status.leadership.leader || "Another daemon"} leads, and this one takes over when it stops. Ask that one for state, events and actions.`];
+    return ["info", "This daemon stands by", `${status.leadership.leader} leads, and this one takes over when it stops. Ask that one for state, events and actions.`];
+  if (role === "stopping") return ["info", "This daemon is stopping", "It delivers what is queued. The next one continues where it ended."];
   if (role === "waiting")
     return ["bad", "The registry can’t be used", "No change is delivered meanwhile, and none is lost: deliveries continue where they stopped. Start the database, or mend what is named below; Astha connects again by itself. `astha check` tests the connection."];
   if (!status.ready) return ["bad", "Not every change reaches every component", null];
   if (retrying.length) return ["warn", `${retrying.join(", ")} ${retrying.length === 1 ? "fails and is" : "fail and are"} tried again`, "Nothing is lost, and other components are not affected. Below is the reason."];
+  if (problems) return ["warn", plural(problems, "problem"), "Every change reaches every component. Each problem concerns only what it names; everything else goes on."];
   return ["good", "Every change reaches every component", null];
+}
+
+const READS = { postgresql: "write-ahead log", sqlite: "change log", kafka: "another daemon, by Kafka", mqtt: "another daemon, by MQTT" };
+
+// A URL with a socket's path in it is quoted.
+function readable(url) {
+  try {
+    return decodeURIComponent(url);
+  } catch {
+    return url;
+  }
 }
 
 function stages(status, samples) {
@@ -87,22 +118,23 @@ function stages(status, samples) {
   const role = ROLES[status.leadership.role];
   const unused = role === "standby";
   return [
-    h("div", { class: `stage ${role === "waiting" ? "bad" : ""}` }, h("h2", {}, "Registry"), role === "waiting" && badge("can’t be used", "bad"), h("p", { class: "mono wrap" }, status.registry)),
+    h("div", { class: `stage ${role === "waiting" ? "bad" : ""}` }, h("h2", {}, "Registry"), role === "waiting" && badge("can’t be used", "bad"), h("p", { class: "mono wrap" }, readable(status.registry))),
     h("div", { class: "arrow", "aria-hidden": "true" }),
     h("div", { class: `stage ${source.connected || unused ? "" : "bad"}` }, h("h2", {}, "Source"),
       unused ? badge("the leader reads it", "info") : source.connected ? badge("connected", "good") : badge("not connected", "bad"),
       !unused && facts([
+        ["reads", READS[source.kind] || source.kind],
         ["behind the server", source.lag === null || !source.connected ? "–" : `${number(source.lag)} ${source.unit}`],
         ["received up to", number(source.received)],
         ["acknowledged", number(source.acknowledged)],
         source.retained_bytes !== null && ["retained", bytes(source.retained_bytes)],
         source.wal_status && ["WAL status", source.wal_status],
       ]),
-      source.detail && !unused && role !== "waiting" && h("p", { class: "reason" }, source.detail)),
+      source.detail && !unused && role !== "waiting" && h("p", { class: "reason" }, prose(source.detail))),
     h("div", { class: "arrow", "aria-hidden": "true" }),
     h("div", { class: "lanes" }, status.components.length
       ? status.components.map((one) => (role ? idle(one) : lane(one, source.unit, samples)))
-      : h("p", { class: "empty" }, "No component is subscribed: changes are acknowledged and discarded. Add components to subscriptions.yaml.")),
+      : h("p", { class: "empty" }, prose("No component is subscribed: changes are acknowledged and discarded. Add components to `subscriptions.yaml`."))),
   ];
 }
 
@@ -130,8 +162,8 @@ function trouble(one) {
   const { failure } = one;
   const meaning = MEANING[one.state];
   return [
-    one.reason && h("p", { class: "reason" }, one.reason),
-    failure && !(one.reason || "").includes(failure.hint) && h("p", { class: "reason" }, `${failure.call === "refresh" ? "Refresh" : "Delivery"} failed: ${sentence(failure.error)} ${sentence(failure.hint)}`),
+    one.reason && h("p", { class: "reason" }, prose(sentence(one.reason))),
+    failure && !(one.reason || "").includes(failure.hint) && h("p", { class: "reason" }, `${failure.call === "refresh" ? "Refresh" : "Delivery"} failed: ${sentence(failure.error)} `, prose(sentence(failure.hint))),
     failure && (retries(one) || failure.next_try_s !== null) && h("p", { class: "hint" }, `Attempt ${number(failure.attempt)} of ${number(failure.attempts)} failed ${ago(failure.at)}; the next one is ${failure.next_try_s === null ? "under way" : `in ${seconds(failure.next_try_s)}`}.${retries(one) ? " After the last one the event is dropped, and a refresh brings what it contained." : ""}`),
     meaning && h("p", { class: "hint" }, meaning(one)),
   ];
@@ -148,11 +180,12 @@ function lane(one, unit, samples) {
     return element;
   };
   const bad = one.state === "broken" || one.breaker.state === "open";
-  const warned = one.state !== "live" || one.failure !== null;
+  const warned = one.state !== "live" || one.failure !== null || one.problem_count > 0;
   return h("article", { class: `lane ${bad ? "bad" : warned ? "warn" : ""}`, "aria-label": `component ${one.name}` },
     h("div", { class: "lane-head" }, h("h3", {}, one.name), state(one.state), retries(one) && state("retrying"),
       one.breaker.state !== "closed" && badge(`circuit ${one.breaker.state}`, "bad"),
       MEANING[one.state] && one.state !== "held" && badge("refresh owed", "warn"),
+      one.problem_count > 0 && badge(plural(one.problem_count, "problem"), "warn"),
       h("span", { class: "rate" }, h("b", {}, rate(one.events_per_s)), " events/s"), sparkline(recent, `rate of ${one.name} in the last five minutes`)),
     trouble(one),
     facts([

@@ -1,14 +1,17 @@
 // Tables, searched and paged by the daemon; and one table with its files, snapshots and decisions.
-import { h, table, number, plural, bytes, when, state, badge, replace, update } from "./dom.js";
+import { h, table, number, plural, bytes, when, state, badge, sentence, prose, described, replace, update } from "./dom.js";
 import { bars, timeline } from "./charts.js";
 import { get } from "./api.js";
+import { paged } from "./pages.js";
 import { button, compact, cancel, snapshot, rollback } from "./actions.js";
 import { decisions } from "./compaction.js";
 
 export const nameOf = (row) => `${row.database}.${row.name}`;
 export const link = (name) => h("a", { href: `#/tables/${encodeURIComponent(name)}` }, name);
 
-export function tables(main, { guarded }) {
+const SIZE = 50;
+
+export function tables(main, context) {
   const results = h("div", {});
   const count = h("p", { class: "count", role: "status" });
   const search = h("input", { type: "search", id: "search", placeholder: "database.table", autocomplete: "off" });
@@ -17,44 +20,26 @@ export function tables(main, { guarded }) {
   replace(main, h("h1", {}, "Tables"),
     h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
       h("label", { for: "search" }, "Search", search), h("label", { for: "order" }, "Order", order)), count, results);
-  let pages = [null];
-  let pending = null;
-  const load = () => {
-    pending?.abort();
-    pending = new AbortController();
-    const { signal } = pending;
-    return guarded(results, async () => {
-      const after = pages.at(-1);
-      const page = await get("/api/tables", { search: search.value, order: order.value, after: after && JSON.stringify(after), limit: 50 }, signal);
-      const first = (pages.length - 1) * 50;
-      count.textContent = page.total ? `${number(first + 1)}–${number(first + page.tables.length)} of ${number(page.total)}` : "";
-      update(results,
-        table("Tables", [
-          ["Table", (row) => link(nameOf(row))],
-          ["Rows", (row) => number(row.row_count), "n"], ["Files", (row) => number(row.file_count), "n"],
-          ["Size", (row) => bytes(row.total_size), "n"],
-          ["Mean file", (row) => (row.file_count ? bytes(row.total_size / row.file_count) : "–"), "n"],
-          ["Modified", (row) => when(row.last_modified)], ["State", (row) => state(row.status)],
-        ], page.tables, search.value ? `No table’s name contains “${search.value}”.` : "There are no tables yet. `astha tables create` makes one."),
-        h("div", { class: "pager" },
-          h("button", { type: "button", disabled: pages.length === 1, onclick: () => { pages.pop(); load(); } }, "Previous"),
-          h("button", { type: "button", disabled: !page.after, onclick: () => { pages.push(page.after); load(); } }, "Next")));
-    });
-  };
-  let typing = 0;
-  const restart = (wait) => () => {
-    clearTimeout(typing);
-    typing = setTimeout(() => { pages = [null]; load(); }, wait);
-  };
-  search.addEventListener("input", restart(200));
-  order.addEventListener("change", restart(0));
-  load();
-  return () => pending?.abort();
+  const read = (after, signal) => get("/api/tables", { search: search.value, order: order.value, after: after && JSON.stringify(after), limit: SIZE }, signal);
+  const list = paged(results, context, read, (page, at) => {
+    const text = page.tables.length ? `${number(at * SIZE + 1)}–${number(at * SIZE + page.tables.length)} of ${number(page.total)}` : "";
+    if (count.textContent !== text) count.textContent = text;
+    return table("Tables", [
+      ["Table", (row) => link(nameOf(row))],
+      ["Rows", (row) => number(row.row_count), "n"], ["Files", (row) => number(row.file_count), "n"],
+      ["Size", (row) => bytes(row.total_size), "n"],
+      ["Mean file", (row) => (row.file_count ? bytes(row.total_size / row.file_count) : "–"), "n"],
+      ["Modified", (row) => when(row.last_modified)], ["State", (row) => state(row.status)],
+    ], page.tables, search.value ? `No table’s name contains “${search.value}”.` : "There are no tables yet. This makes one: `astha tables create shop.orders --column id:long!`");
+  });
+  search.addEventListener("input", list.restart(200));
+  order.addEventListener("change", list.restart(0));
+  return list.leave;
 }
 
 const FRESH_MS = 5000;
 
-export function oneTable(main, { guarded, every }, name) {
+export function oneTable(main, { guarded, every, status }, name) {
   const content = h("div", {});
   replace(main, h("p", { class: "crumbs" }, h("a", { href: "#/tables" }, "Tables"), " / "), h("h1", {}, name), content);
   let explanation = null;
@@ -66,7 +51,7 @@ export function oneTable(main, { guarded, every }, name) {
       explanation = await get(`/api/tables/${encodeURIComponent(name)}/explain`).catch((error) => ({ error: error.message }));
       explained = state;
     }
-    update(content, page(name, found, explanation));
+    update(content, problems(name, status()), page(name, found, explanation));
   });
   load();
   const later = () => setTimeout(load, 800);
@@ -77,6 +62,11 @@ export function oneTable(main, { guarded, every }, name) {
     removeEventListener("astha-changed", later);
   };
 }
+
+// What components report of this table, or of one of its partitions.
+const problems = (name, status) => (status?.components ?? []).flatMap((one) => one.problems
+  .filter(({ subject }) => subject === name || subject.startsWith(`${name} `))
+  .map((problem) => h("div", { class: "error warned" }, h("strong", {}, one.name), ": ", described(problem))));
 
 function page(name, found, explanation) {
   const { table: row, metadata } = found;
@@ -106,13 +96,13 @@ function sizes(found) {
   }));
   return [bars("Files by size, before and after compaction", ["before", "now"], groups),
     h("p", { class: "note" }, ["Each class begins at the size below its bars. Before: today’s files, with the files that compactions merged in place of their results.",
-      merged.missing > 0 && `${plural(merged.missing, "result")} of compactions ${merged.missing === 1 ? "is" : "are"} in the table no more (rolled back, deleted or merged again), but the files merged into ${merged.missing === 1 ? "it" : "them"} are counted.`,
+      merged.missing > 0 && `${plural(merged.missing, "result")} of compactions ${merged.missing === 1 ? "is" : "are"} in the table no more; the files merged into ${merged.missing === 1 ? "it" : "them"} still count.`,
       merged.estimated > 0 && `${plural(merged.estimated, "merged file")} of compactions without recorded sizes ${merged.estimated === 1 ? "counts" : "count"} at the mean size of the compaction’s inputs.`,
       merged.more && `Only the last ${number(merged.compactions)} compactions are counted.`].filter(Boolean).join(" "))];
 }
 
 function snapshots(name, rows) {
-  if (!rows.length) return h("p", { class: "empty" }, "No snapshots yet. The button above requests one; snapshot.every in the table’s properties makes them by time.");
+  if (!rows.length) return h("p", { class: "empty" }, prose("No snapshots yet. The button above requests one; `snapshot.every` in the table’s properties makes them by time."));
   const shown = rows.filter((row) => row.status === "created" || row.status === "requested");
   return [
     shown.length > 0 && timeline("Snapshots and tags", shown.map((row) => ({ at: row.timestamp, label: row.tag, kind: row.status }))),
@@ -125,9 +115,9 @@ function snapshots(name, rows) {
 }
 
 function explained(explanation) {
-  if (explanation.error) return h("p", { class: "empty" }, explanation.error);
+  if (explanation.error) return h("p", { class: "empty" }, prose(sentence(explanation.error)));
   return [
-    explanation.problem && h("p", { class: "warn" }, explanation.problem),
+    explanation.problem && h("p", { class: "warn" }, prose(explanation.problem)),
     table("Partitions", [
       ["Partition", (row) => row.partition || "(whole table)"], ["State", (row) => state(row.status)],
       ["Why", (row) => [row.rule, row.reason].filter(Boolean).join(": ")],

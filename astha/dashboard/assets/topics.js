@@ -1,33 +1,26 @@
 // Topics with partitions, consumer groups and lag.
 import { h, table, number, plural, when, seconds, replace, update } from "./dom.js";
 import { get } from "./api.js";
+import { paged } from "./pages.js";
 
-export function topics(main, { guarded }) {
+export function topics(main, context) {
   const results = h("div", {});
   const count = h("p", { class: "count", role: "status" });
   const search = h("input", { type: "search", id: "search", autocomplete: "off" });
   replace(main, h("h1", {}, "Topics"), h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, h("label", { for: "search" }, "Search", search)), count, results);
-  let pages = [""];
-  const load = () => guarded(results, async () => {
-    const page = await get("/api/topics", { search: search.value, after: pages.at(-1), limit: 50 });
-    count.textContent = page.total ? plural(page.total, "topic") : "";
-    update(results,
-      table("Topics", [
-        ["Topic", (row) => h("a", { href: `#/topics/${encodeURIComponent(row.name)}` }, row.name)],
-        ["Partitions", (row) => number(row.partition_count), "n"],
-        ["Retention", (row) => (row.retention_ms === null ? "forever" : seconds(row.retention_ms / 1000))],
-        ["Created", (row) => when(row.created_at)],
-      ], page.topics, search.value ? `No topic’s name contains “${search.value}”.` : "There are no topics yet. `astha topics create` makes one."),
-      h("div", { class: "pager" },
-        h("button", { type: "button", disabled: pages.length === 1, onclick: () => { pages.pop(); load(); } }, "Previous"),
-        h("button", { type: "button", disabled: !page.after, onclick: () => { pages.push(page.after); load(); } }, "Next")));
+  const read = (after, signal) => get("/api/topics", { search: search.value, after, limit: 50 }, signal);
+  const list = paged(results, context, read, (page) => {
+    const text = page.total ? plural(page.total, "topic") : "";
+    if (count.textContent !== text) count.textContent = text;
+    return table("Topics", [
+      ["Topic", (row) => h("a", { href: `#/topics/${encodeURIComponent(row.name)}` }, row.name)],
+      ["Partitions", (row) => number(row.partition_count), "n"],
+      ["Retention", (row) => (row.retention_ms === null ? "forever" : seconds(row.retention_ms / 1000))],
+      ["Created", (row) => when(row.created_at)],
+    ], page.topics, search.value ? `No topic’s name contains “${search.value}”.` : "There are no topics yet. This makes one: `astha topics create clicks --partitions 3`");
   });
-  let typing = 0;
-  search.addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(() => { pages = [""]; load(); }, 200);
-  });
-  load();
+  search.addEventListener("input", list.restart(200));
+  return list.leave;
 }
 
 export function oneTopic(main, { guarded, every }, name) {

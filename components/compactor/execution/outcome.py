@@ -25,6 +25,7 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     input_files: int = 0
     input_bytes: int = 0
     input_sizes: dict[int, int] = {}  # see `count_sizes`
+    merged_again: dict[int, int] = {}  # those of the inputs that an earlier compaction wrote
     output_files: int = 0
     output_bytes: int = 0
     rows: int = 0
@@ -40,7 +41,8 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
         result = {
             "groups": self.groups,
             "why": self.why,
-            "input_sizes": {str(bound): count for bound, count in self.input_sizes.items()},
+            "input_sizes": _with_text_keys(self.input_sizes),
+            "merged_again": _with_text_keys(self.merged_again),
             "seconds": {phase: round(spent, 4) for phase, spent in self.seconds.items()},
             **left_out_record(self.left_out),
         }
@@ -100,6 +102,7 @@ class JobTotals:
             input_files=len(old),
             input_bytes=_bytes(old),
             input_sizes=count_sizes(old),
+            merged_again=count_sizes(file for file in old if file.operation == "compaction"),
             output_files=len(new),
             output_bytes=_bytes(new),
             rows=sum(file.row_count for file in new),
@@ -115,6 +118,10 @@ def count_sizes(files: Iterable[TableFile]) -> dict[int, int]:
     """Counts files by the largest power of two that is not above their size; 0 for empty ones."""
     classes = Counter(1 << file.file_size.bit_length() - 1 if file.file_size else 0 for file in files)
     return dict(sorted(classes.items()))
+
+
+def _with_text_keys(counts: dict[int, int]) -> dict[str, int]:
+    return {str(bound): count for bound, count in counts.items()}
 
 
 def _bytes(files: list[TableFile]) -> int:

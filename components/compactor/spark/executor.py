@@ -15,16 +15,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
-
-import msgspec
 
 from astha.redaction import Redactor
 from astha.subscribers.context import LakeSettings
 from astha.tasks import to_completion
 from components.compactor.merge import MergeResult, MergeTask, UnmergeableFile, inspect, merge
 from components.compactor.spark import worker_daemon
+from components.compactor.spark.executor_protocol import TaskProgress
 from components.compactor.spark.messages import TaskRequest, pack, result_of
 from components.compactor.spark.session_pool import LiveSession, OpenSession, SessionPool
 from components.compactor.spark.worker import attempt
@@ -40,16 +39,6 @@ T = TypeVar("T")
 _GRACE_SHARE = 0.6  # of `stop_timeout_s`, for the worker to end by itself; the rest is for the driver to learn of it
 _CANCEL_AGAIN_S = 0.5
 _CHECK_LIMIT_S = 1.0
-
-
-class TaskProgress(msgspec.Struct, frozen=True):
-    operation_id: str
-    table: str
-    partition_path: str
-    state: Literal["waiting", "running"]  # for a free core, or in a worker
-    attempts: int
-    worker: str | None
-    seconds: float
 
 
 @dataclass(eq=False)
@@ -105,6 +94,10 @@ class SparkExecutor:
     @property
     def sessions_started(self) -> int:
         return self._sessions.started
+
+    @property
+    def ready(self) -> bool:
+        return self._sessions.live is not None
 
     async def start(self) -> Session:
         """Starts the session before the first merge, and returns it."""

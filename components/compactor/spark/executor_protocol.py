@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
 
 from components.compactor.merge import MergeFailed, MergeResult, MergeTask, UnmergeableFile
 from components.lib.spark.errors import (
@@ -26,10 +28,22 @@ __all__ = [
     "SessionProblem",
     "SparkError",
     "ReportsMemory",
+    "ReportsTasks",
     "StillWriting",
+    "TaskProgress",
     "TaskTimeout",
     "WorkerCrashed",
 ]
+
+
+class TaskProgress(msgspec.Struct, frozen=True):
+    operation_id: str
+    table: str
+    partition_path: str
+    state: Literal["waiting", "running"]  # for a free core, or in a worker
+    attempts: int
+    worker: str | None
+    seconds: float
 
 
 class Executor(Protocol):
@@ -63,3 +77,15 @@ class ReportsMemory(Protocol):
     """An executor that knows the memory of its processes."""
 
     async def memory(self) -> ProcessMemory: ...
+
+
+@runtime_checkable
+class ReportsTasks(Protocol):
+    """An executor that knows where its tasks are."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a session: the first merge starts it, which takes a while."""
+        ...
+
+    def progress(self) -> list[TaskProgress]: ...

@@ -58,6 +58,16 @@ class Site:
         if self.daemon is not None:
             self.daemon.close()
 
+    @contextmanager
+    def standby(self) -> Iterator[str]:
+        """A second daemon of the group. Yields its address."""
+        daemon = self.astha.run(environment={"ASTHA_SERVER__PORT": "0"})
+        try:
+            daemon.logged("another daemon leads")
+            yield daemon.url
+        finally:
+            daemon.close()
+
     def command(self, *arguments: str) -> None:
         done = self.astha(*arguments)
         assert done.returncode == 0, done.stderr

@@ -60,7 +60,10 @@ def test_pages_from_code_are_complete(site: Path) -> None:
     for name in all_commands():
         assert f"<code>{name}</code>" in commands
     assert "/components/{name}/refresh" in (site / "reference" / "http-api.html").read_text()
-    assert "MetadataStore" in (site / "reference" / "python.html").read_text()
+    python = (site / "reference" / "python.html").read_text()
+    assert "MetadataStore" in python
+    assert python.count('<span class="gp">&gt;&gt;&gt;') > 30, "examples are code"
+    assert "<blockquote>" not in python
 
 
 def test_links_out_of_the_site_became_paths(site: Path) -> None:

@@ -166,6 +166,7 @@ async def test_a_cancelled_task_no_longer_writes(spark: Spark, make_task: MakeTa
     merging = await begin(spark, task)
     (progress,) = spark.executor.progress()
     assert (progress.operation_id, progress.state, progress.attempts) == (task.operation_id, "running", 1)
+    assert spark.executor.ready
     merging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await merging

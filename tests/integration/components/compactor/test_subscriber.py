@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic import SecretStr
 
@@ -19,7 +20,7 @@ from components.compactor.execution.job_context import JobLimits
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.scheduling.journal import Decision
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.executor_protocol import Executor, SessionProblem
+from components.compactor.spark.executor_protocol import Executor, SessionProblem, TaskProgress
 from components.compactor.subscriber import Compactor
 from components.lib.lake.storage.locations import parse
 from registry.connect import open_store
@@ -344,3 +345,40 @@ async def test_a_job_without_progress_is_reported(floor: Floor) -> None:
     await floor.until("done")
     await eventually(lambda: compactor.work() == [], "the end of the job")
     await running.stop()
+
+
+class TrackedExecutor(HeldExecutor):
+    """Knows its tasks, as the one on Spark does."""
+
+    ready = False
+    tasks: Sequence[TaskProgress] = ()
+
+    def progress(self) -> list[TaskProgress]:
+        return list(self.tasks)
+
+
+async def test_progress_says_where_the_tasks_are(floor: Floor) -> None:
+    executor = TrackedExecutor()
+    running, compactor = await floor.start(lambda: executor)
+    await floor.bench.insert(files=7)
+    await floor.until("running")
+    found = await progress(compactor)
+    assert found["session"] is False
+    (job,) = found["jobs"]
+    assert (job["merging"], job["waiting"], job["groups_done"], job["remaining_s"]) == (0, 0, 0, None)
+    executor.ready = True
+    task = TaskProgress(job["operation_id"], "db.t", "", "running", 1, "worker", 1.0)
+    waiting, other = msgspec.structs.replace(task, state="waiting"), msgspec.structs.replace(task, operation_id="x")
+    executor.tasks = [task, waiting, other]
+    found = await progress(compactor)
+    assert found["session"] is True
+    assert [(job["merging"], job["waiting"]) for job in found["jobs"]] == [(1, 1)]
+    executor.go_on.set()
+    await floor.until("done")
+    await running.stop()
+
+
+async def progress(compactor: Compactor) -> dict[str, Any]:
+    found = await compactor.operate("progress", "", {})
+    assert isinstance(found, dict)
+    return found

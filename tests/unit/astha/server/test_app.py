@@ -11,6 +11,7 @@ import pytest
 from astha.cli.control import _print_status
 from astha.errors import AddressTaken, ConfigError
 from astha.lanes.state import LaneState
+from astha.server import actions
 from astha.subscribers import Problem
 from tests.unit.astha.server.daemons import HOLDER, LEADER, Stage, tables, topics
 from tests.unit.astha.server.joined import BEARER, PASSWORD, READ_TOKEN, READER, TOKEN, Joined, joined, server_of
@@ -150,6 +151,27 @@ class TestStatus:
         status = await (await client.get("/status", headers=READER)).json()
         assert (status["leadership"]["role"], status["leadership"]["leader"]) == ("standing by", LEADER)
         assert {component["state"] for component in status["components"]} == {"standing by"}
+
+    async def test_a_registry_that_hangs_does_not_hold_the_status(
+        self, client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """psycopg needs seconds to cancel a query of a server that does not respond."""
+        lookups, released = [], asyncio.Event()
+
+        async def hang(_name: str) -> None:
+            lookups.append(1)
+            try:
+                await released.wait()
+            finally:
+                await released.wait()
+
+        monkeypatch.setattr(stage.store, "get_daemon_lease", hang)
+        monkeypatch.setattr(actions, "_LEADER_TIMEOUT_S", 0.01)
+        for _ in range(2):
+            status = await (await client.get("/status", headers=READER)).json()
+            assert (status["leadership"]["role"], status["leadership"]["leader"]) == ("standing by", None)
+        assert len(lookups) == 1
+        released.set()
 
     async def test_a_secret_in_a_librarys_message_is_not_shown(self, client: Client, stage: Stage) -> None:
         await stage.lead()

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from astha.listener import dashboard
 from tests.unit.astha.server.daemons import Stage
 from tests.unit.astha.server.joined import BEARER, READ_TOKEN, READER, TOKEN, Joined, joined
 
@@ -119,3 +120,15 @@ class TestLive:
         refused = await client.get("/api/tables/db.t/explain", headers=READER)
         assert refused.status == 409
         assert "no component of this daemon offers 'explain'" in (await refused.json())["error"]
+
+    async def test_a_page_of_a_registry_that_hangs_says_so(
+        self, client: Joined, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(stage.store, "list_topics", hang, raising=False)
+        monkeypatch.setattr(dashboard, "_VIEW_TIMEOUT_S", 0.05)
+        late = await client.get("/api/topics", headers=READER)
+        assert late.status == 503
+        assert "the registry does not respond" in (await late.json())["error"]
