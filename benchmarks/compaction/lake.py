@@ -109,7 +109,7 @@ class Lake:
         ended = self._ended()
         async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
             while not await _is_done(connection, table_id, partitions):
-                while self._ended() == ended:  # noqa: ASYNC110  (a job tells nobody that it has ended)
+                while self._ended() == ended:  # noqa: ASYNC110  (the end of a job sets no event)
                     await asyncio.sleep(_LOOK_S)
                 ended = self._ended()
 
