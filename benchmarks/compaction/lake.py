@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ class Lake:
                 ended = self._ended()
 
     def _ended(self) -> float:
-        return sum(float(measure.value) for measure in self._compactor.metrics() if measure.name == "jobs")
+        jobs = takewhile(lambda measure: measure.name == "jobs", self._compactor.metrics())  # they come first
+        return sum(float(measure.value) for measure in jobs)
 
     def _in_iceberg(self, name: str) -> int | None:
         with psycopg.connect(self._url) as connection:
