@@ -21,7 +21,7 @@ from typing import NamedTuple
 from benchmarks.compaction.data import PARTITIONS, SORTED, UNSORTED, SmallFiles
 from benchmarks.compaction.decisions import decision_figures
 from benchmarks.compaction.lake import Compacted, Lake, open_lake
-from benchmarks.compaction.peers import IcebergProcedure, duckdb_alone, plain_spark, pyarrow_alone
+from benchmarks.compaction.peers import IcebergProcedure, Peer, duckdb_alone, plain_spark, pyarrow_alone
 from benchmarks.processes import peaks_mb, reset_peaks, tree_cpu_seconds
 from benchmarks.registries import SERVER
 from benchmarks.report import Report, run
@@ -30,13 +30,23 @@ from registry.embedded_postgres import EmbeddedPostgres
 
 TARGET = 128 << 20
 COPY = {"compaction.strategy": "copy"}
-_SHOWN_MB = 20  # smaller processes are left out
+_PROCESSES = {"driver": "driver", "java": "jvm", "python": "workers"}  # by the name of their program
+_PEAK_MB = 3_600  # of all three: half of what they had before decision 0031
 _SMALL = 5  # files of a small job
+_ALONE = "alone, without planning, proof, statistics or commit"
 
 
 class Took(NamedTuple):
     seconds: float
     cpu: float
+
+
+class Goals(NamedTuple):
+    """How many times the others' time ours goes into, at least."""
+
+    spark: float
+    iceberg: float
+    duckdb: float | None = None
 
 
 async def measure(report: Report) -> None:
@@ -53,12 +63,14 @@ async def measure(report: Report) -> None:
             bench = Bench(report, lake, iceberg, files, directory)
             await bench.memory()
             await bench.warm_up()
-            await bench.against_others(SORTED, "", {}, goals=(2.0, 3.0))
-            await bench.against_others(UNSORTED, "_copy", COPY, goals=(7.0, 10.0))
+            await bench.against_others(SORTED, "", {}, Goals(spark=2.0, iceberg=4.5, duckdb=1.0))
+            await bench.against_others(UNSORTED, "_copy", COPY, Goals(spark=7.0, iceberg=10.0))
             if iceberg is not None:
                 await bench.small_jobs()
                 await bench.growth()
                 iceberg.close()
+                different = SmallFiles(directory / "different", files.count, files.count)
+                await Bench(report, lake, None, different, directory / "again").against_duckdb("_different")
 
 
 class Bench:
@@ -74,16 +86,22 @@ class Bench:
 
     async def memory(self) -> None:
         """Comes first: the others merge in the same driver and the same JVM, which keep what they have grown to."""
-        for ordered, schema, properties in (("sorted", SORTED, {}), ("row groups copied", UNSORTED, COPY)):
+        for suffix, schema, properties in (("", SORTED, {}), ("_copy", UNSORTED, COPY)):
             before = peaks_mb()
             reset_peaks()
             await self._ours(schema, properties)
-            found = peaks_mb()
-            self._report.say(
-                f"peak memory of Astha, {ordered}, MB: "
-                + ", ".join(f"{who} {peak:,.0f}" for who, peak in found.items() if peak >= _SHOWN_MB)
-                + f" (driver before {before['driver']:,.0f})"
+            peaks = peaks_mb()
+            found = {shown: peaks.get(name, 0.0) for name, shown in _PROCESSES.items()}
+            self._report.add(
+                f"peak_memory_mb{suffix}",
+                sum(found.values()),
+                f"Astha alone, MB: {', '.join(f'{who} {peak:,.0f}' for who, peak in found.items())}"
+                f" (before it, driver {before['driver']:,.0f}); what workers share counts for each",
+                at_most=None if suffix else _PEAK_MB,
             )
+            if not suffix:
+                for who, peak in found.items():
+                    self._report.add(f"peak_{who}_mb", peak, "of these")
 
     async def warm_up(self) -> None:
         """Lets every contender merge once, so that code is loaded and compiled and workers are running."""
@@ -95,15 +113,15 @@ class Bench:
             await self._theirs(schema, PARTITIONS * 2)
         self._report.say("warm")
 
-    async def against_others(
-        self, schema: TableSchema, suffix: str, properties: dict[str, str], goals: tuple[float, float]
-    ) -> None:
+    async def against_others(self, schema: TableSchema, suffix: str, properties: dict[str, str], goals: Goals) -> None:
+        """Each round, everyone merges once, so that a disturbance of the machine affects all of them."""
         report, ordered = self._report, schema is SORTED
-        rounds = report.pick(3, 1)
-        ours, spark, theirs = [], [], []
-        for _ in range(rounds):
+        ours, spark, theirs, duckdb = [], [], [], []
+        for _ in range(report.pick(3, 1)):
             await self._calm()
             ours.append(await self._ours(schema, properties))
+            await self._calm()
+            duckdb.append(await self._alone(duckdb_alone, ordered))
             await self._calm()
             spark.append(await self._timed(lambda: self._run_spark(ordered)))
             if self._iceberg is not None:
@@ -115,19 +133,41 @@ class Bench:
             f"speedup_vs_plain_spark{suffix}",
             _seconds(spark) / _seconds(ours),
             f"{mine}; plain PySpark{' sorted' if ordered else ''}: {_cost(spark)}",
-            at_least=goals[0],
+            at_least=goals.spark,
         )
         if theirs:
             report.add(
                 f"speedup_vs_iceberg{suffix}",
                 _seconds(theirs) / _seconds(ours),
                 f"rewrite_data_files, {'sort' if ordered else 'binpack'}: {_cost(theirs)}",
-                at_least=goals[1],
+                at_least=goals.iceberg,
             )
-        for name, alone in (("pyarrow", pyarrow_alone), ("duckdb", duckdb_alone)):
-            took = await self._timed(lambda alone=alone: alone(self._plain, self._scratch, ordered=ordered))  # type: ignore[misc]
-            detail = f"{name} alone, without planning, proof, statistics or commit: {_cost([took])}"
-            report.add(f"speedup_vs_{name}{suffix}", took.seconds / _seconds(ours), detail)
+        self._compare_with_duckdb(suffix, ours, duckdb, goals.duckdb)
+        took = await self._alone(pyarrow_alone, ordered)
+        report.add(f"speedup_vs_pyarrow{suffix}", took.seconds / _seconds(ours), f"pyarrow {_ALONE}: {_cost([took])}")
+
+    async def against_duckdb(self, suffix: str) -> None:
+        """Sorted, and only these two: the files of the other comparisons have few contents, which compress well."""
+        ours, duckdb = [], []
+        for _ in range(3):
+            await self._calm()
+            ours.append(await self._ours(SORTED, {}))
+            await self._calm()
+            duckdb.append(await self._alone(duckdb_alone, ordered=True))
+        self._compare_with_duckdb(suffix, ours, duckdb, None)
+
+    def _compare_with_duckdb(self, suffix: str, ours: list[Compacted], duckdb: list[Took], goal: float | None) -> None:
+        self._report.add(
+            f"speedup_vs_duckdb{suffix}",
+            _seconds(duckdb) / _seconds(ours),
+            f"DuckDB {_ALONE}: {_cost(duckdb)}; ours: {_cost(ours)}",
+            at_least=None if self._report.quick else goal,  # for 1,000 files: a job's own costs do not shrink
+        )
+        self._report.add(
+            f"cpu_vs_duckdb{suffix}",
+            median(took.cpu for took in duckdb) / median(took.cpu for took in ours),
+            "CPU seconds of the same merges, of all processes",
+        )
 
     async def small_jobs(self) -> None:
         """Commits the fifth small file of a partition and waits for its compaction."""
@@ -180,6 +220,9 @@ class Bench:
         """Collects the JVM's garbage and writes dirty pages, so that no contender pays for the previous one."""
         await asyncio.to_thread(self._lake.collect_garbage)
         await asyncio.to_thread(os.sync)
+
+    async def _alone(self, peer: Peer, ordered: bool) -> Took:
+        return await self._timed(lambda: peer(self._plain, self._scratch, ordered=ordered))
 
     def _run_spark(self, ordered: bool) -> None:
         plain_spark(self._lake.spark, self._plain, self._scratch, ordered=ordered)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -48,6 +47,7 @@ _BY_REGION = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"
 UNSORTED = TableSchema(1, _SCHEMA, _BY_REGION, UNSORTED_SORT_ORDER)
 SORTED = TableSchema(1, _SCHEMA, _BY_REGION, SortOrder(SortField(1, IdentityTransform())))
 
+_START_US = 1_714_521_600_000_000  # 2024-05-01
 _DISTINCT = 40
 """Files of different content; the others are copies with other numbers."""
 
@@ -55,12 +55,12 @@ _DISTINCT = 40
 class SmallFiles:
     """``count`` files in `PARTITIONS` partitions, each sorted by id as inserts into a sorted table leave them."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(self, directory: Path, count: int, distinct: int = _DISTINCT) -> None:
         self._directory = directory
         self._drafts: list[FileDraft] = []
         directory.mkdir(parents=True)
         engine = ParquetEngine()
-        for number in range(min(count, _DISTINCT)):
+        for number in range(min(count, distinct)):
             region = number % PARTITIONS
             path = directory / f"{number}.parquet"
             with path.open("wb") as sink:
@@ -99,20 +99,19 @@ class SmallFiles:
 
 
 def _rows(seed: int, region: int) -> pa.Table:
-    chance = random.Random(seed)
-    start = datetime(2024, 5, 1, tzinfo=UTC)
-    statuses, cities = ["new", "paid", "sent", "returned"], [f"city-{number}" for number in range(300)]
+    chance = np.random.default_rng(seed)
+    statuses, cities = np.array(["new", "paid", "sent", "returned"]), np.array([f"city-{each}" for each in range(300)])
     columns = [
-        sorted(chance.randrange(10**9) for _ in range(ROWS)),
-        [region] * ROWS,
-        [chance.randrange(100_000) for _ in range(ROWS)],
-        [round(chance.random() * 1_000, 2) for _ in range(ROWS)],
-        [start + timedelta(milliseconds=chance.randrange(10**10)) for _ in range(ROWS)],
-        [chance.choice(statuses) for _ in range(ROWS)],
-        [chance.choice(cities) for _ in range(ROWS)],
-        [chance.randrange(100) for _ in range(ROWS)],
-        [chance.random() < 0.5 for _ in range(ROWS)],
-        [f"{chance.getrandbits(64):016x}" for _ in range(ROWS)],
+        np.sort(chance.integers(0, 10**9, ROWS)),
+        np.full(ROWS, region),
+        chance.integers(0, 100_000, ROWS),
+        np.round(chance.random(ROWS) * 1_000, 2),
+        _START_US + 1_000 * chance.integers(0, 10**10, ROWS),
+        statuses[chance.integers(0, len(statuses), ROWS)].tolist(),
+        cities[chance.integers(0, len(cities), ROWS)].tolist(),
+        chance.integers(0, 100, ROWS),
+        chance.random(ROWS) < 0.5,
+        [f"{each:016x}" for each in chance.integers(0, 2**63, ROWS).tolist()],
     ]
     arrow = SORTED.arrow()
-    return pa.table([pa.array(values, kind) for values, kind in zip(columns, arrow.types, strict=True)], arrow)
+    return pa.table([pa.array(values).cast(kind) for values, kind in zip(columns, arrow.types, strict=True)], arrow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -20,6 +20,13 @@ from registry.inputs import FileDraft
 from registry.migrate import migrate
 from registry.models import LakeTable, TableFile
 from tests.servers.jars import Jar, fetch
+
+
+class Peer(Protocol):
+    """Merges files by partition into a new directory, and removes it."""
+
+    def __call__(self, files: Sequence[FileDraft], target: Path, *, ordered: bool) -> None: ...
+
 
 _LEVEL = 3  # of zstd: the engine's default
 _JARS = (

@@ -98,7 +98,7 @@ class GroupRunner:
             operation_id=self._names.owner,
             table=spec.name,
             partition_path=spec.partition_path,
-            inputs=tuple(map(MergeInput.of, files)),
+            inputs=tuple(MergeInput.of(file, spec.strategy) for file in files),
             outputs=tuple(outputs),
             versions=versions,
             strategy=spec.strategy,

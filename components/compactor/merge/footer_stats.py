@@ -38,7 +38,7 @@ class FooterStats:
     def of(cls, footers: Iterable[tuple[Footer, TableSchema]], current: TableSchema) -> FooterStats:
         """``footers`` come with the schema version of their file."""
         found = _totals(footers)
-        typed, encoded = [], []
+        typed, encoded, value_bytes = [], [], 1
         sizes = [found[_UNKNOWN].plain] if _UNKNOWN in found else []
         for leaf in leaves(current):
             column = found.get(leaf.field_id)
@@ -49,10 +49,10 @@ class FooterStats:
                 typed.append(leaf.steps[0])
             if column.encoded < column.plain:
                 encoded.append(leaf.path)
-            sizes.append(
-                int(_OVERHEAD * (column.encoded + 4 * column.values if as_dictionary else _size(leaf, column)))
-            )
-        return cls(ColumnHints(frozenset(typed), encoded), sum(sizes), max(sizes, default=0))
+            size = int(_OVERHEAD * (column.encoded + 4 * column.values if as_dictionary else _size(leaf, column)))
+            sizes.append(size)
+            value_bytes = max(value_bytes, size // max(1, column.values))
+        return cls(ColumnHints(frozenset(typed), encoded, value_bytes=value_bytes), sum(sizes), max(sizes, default=0))
 
 
 def _size(leaf: Leaf, column: _Column) -> int:

@@ -7,7 +7,7 @@ never had is refused: its values would be lost, and a column of the table that i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 
@@ -26,6 +26,24 @@ class CannotProject(Exception):
 
 
 @dataclass(frozen=True)
+class _Rearrangement:
+    """Rows whose columns are the table's, in another order perhaps."""
+
+    found: pa.Schema
+    schema: pa.Schema
+    places: tuple[int, ...]  # in the file, of the table's columns
+    required: tuple[int, ...]  # columns of the table
+
+
+@dataclass
+class _Last:
+    """What was found out about the last file: the next one of the version usually has the same columns."""
+
+    columns: tuple[pa.Schema, list[str]] | None = None
+    rearrangement: _Rearrangement | None = None
+
+
+@dataclass(frozen=True)
 class Projection:
     """Converts files of one schema version."""
 
@@ -37,14 +55,19 @@ class Projection:
     known_ids: frozenset[int] | None = None
     """Field ids that the table has or had; None for those of the two versions only."""
 
-    _seen: list[pa.Schema] = dataclass_field(default_factory=list, compare=False)
+    _last: _Last = dataclass_field(default_factory=lambda: _Last(), compare=False)
 
     def columns(self, found: pa.Schema, path: str) -> list[str]:
         """Returns the columns of a file to read. Raises `BadInput` if it has columns that the table never had."""
+        seen = self._last.columns
+        if seen is not None and found.equals(seen[0], check_metadata=True):
+            return seen[1]
         self._require_known(found, path)
         wanted = {field.field_id for field in self.current.iceberg.fields}
         ids = self._ids(found)
-        return [field.name for field in found if ids.get(field.name) in wanted]
+        names = [field.name for field in found if ids.get(field.name) in wanted]
+        self._last.columns = (found, names)
+        return names
 
     def dictionaries(self) -> list[str]:
         """Returns the columns to read as dictionaries, by their names in the version."""
@@ -53,6 +76,21 @@ class Projection:
 
     def apply(self, rows: pa.Table, path: str) -> pa.Table:
         """``path`` is for error messages."""
+        return self._rearranged(rows) or self._converted(rows, path)
+
+    def _rearranged(self, rows: pa.Table) -> pa.Table | None:
+        """Returns None unless rows like the last ones needed no conversion. Small files are read in half a millisecond,
+        of which finding that out again would be a fifth.
+        """
+        last = self._last.rearrangement
+        if last is None or not rows.schema.equals(last.found, check_metadata=True):
+            return None
+        columns = [rows.column(place) for place in last.places]
+        if any(columns[place].null_count for place in last.required):
+            return None  # the conversion says which
+        return pa.Table.from_arrays(columns, schema=last.schema)
+
+    def _converted(self, rows: pa.Table, path: str) -> pa.Table:
         wanted = self.current.arrow()
         ids = self._ids(rows.schema)
         places = {ids.get(field.name): place for place, field in enumerate(rows.schema)}
@@ -65,7 +103,29 @@ class Projection:
                 raise BadInput(path, f"can't be merged: column {field.name}: {problem}") from problem
             columns.append(column)
             fields.append(arrow if column.type == arrow.type else arrow.with_type(column.type))
-        return pa.table(columns, schema=pa.schema(fields, wanted.metadata))
+        schema = pa.schema(fields, wanted.metadata)
+        self._last.rearrangement = self._rearrangement(rows.schema, schema, places)
+        return pa.table(columns, schema=schema)
+
+    def _rearrangement(
+        self, found: pa.Schema, schema: pa.Schema, places: Mapping[int | None, int]
+    ) -> _Rearrangement | None:
+        """Returns None if a column was converted."""
+        chosen, required = [], []
+        for number, (field, arrow) in enumerate(zip(self.current.iceberg.fields, self.current.arrow(), strict=True)):
+            place = places.get(field.field_id)
+            if place is None or not self._fits(found.field(place).type, field, arrow):
+                return None
+            chosen.append(place)
+            if field.required:
+                required.append(number)
+        return _Rearrangement(found, schema, tuple(chosen), tuple(required))
+
+    def _fits(self, kind: pa.DataType, field: NestedField, arrow: pa.Field) -> bool:
+        """Whether a column of this type is the table's column as it is."""
+        if field.name in self.dictionary_typed:
+            return bool(pa.types.is_dictionary(kind))
+        return kind == arrow.type and (field.field_type.is_primitive or _same_fields(kind, arrow.type))
 
     def _column(self, rows: pa.Table, place: int | None, field: NestedField, arrow: pa.Field) -> pa.ChunkedArray:
         as_dictionary = field.name in self.dictionary_typed
@@ -77,21 +137,16 @@ class Projection:
         column = rows.column(place)
         if field.required and column.null_count:
             raise CannotProject(f"{column.null_count:,} values are null, and the table requires them")
+        if self._fits(column.type, field, arrow):
+            return column
         if as_dictionary:
-            if not pa.types.is_dictionary(column.type):
-                column = _cast(column, _flat(arrow.type)).dictionary_encode()
-            return column
-        if column.type == arrow.type and (field.field_type.is_primitive or _same_fields(column.type, arrow.type)):
-            return column
+            return _cast(column, _flat(arrow.type)).dictionary_encode()
         version = next((known for known in self.version.iceberg.fields if known.field_id == field.field_id), None)
         source = _tree(rows.schema.field(place), version)
         chunks = [_project(chunk, source, field, arrow.type) for chunk in column.chunks]
         return pa.chunked_array(chunks, arrow.type)
 
     def _require_known(self, found: pa.Schema, path: str) -> None:
-        """Skipped if the columns are those of the last file, as they usually are within a version."""
-        if self._seen and found.equals(self._seen[0], check_metadata=True):
-            return
         known = self.known_ids or frozenset(self.current.iceberg.field_ids | self.version.iceberg.field_ids)
         ids = self._ids(found)
         fields = {field.field_id: field for schema in (self.current, self.version) for field in schema.iceberg.fields}
@@ -102,7 +157,6 @@ class Projection:
                 _require_ids(_tree(column, fields[field_id]), known, column.name, path)
             elif field_id is None or field_id not in known:
                 raise _unknown(path, column.name, field_id)
-        self._seen[:] = [found]
 
     def _ids(self, found: pa.Schema) -> dict[str, int]:
         """Returns field ids by top-level name."""

@@ -19,6 +19,9 @@ from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, 
 from components.lib.lake.storage.output_streams import ChecksummedSink, Writable
 
 _UNCOMPRESSED = ("none", "uncompressed")
+_LEAST_BATCH_ROWS = 1_024  # Arrow's default
+_BATCH_ROWS = 8_192  # gives the same bytes, an eighth sooner
+_BATCH_BYTES = 1 << 20
 _LEVELS = {"zstd": 3, "gzip": 6}  # Arrow's own default for zstd is 1
 
 
@@ -53,7 +56,9 @@ class ParquetEngine:
         return self._options.compression not in _UNCOMPRESSED
 
     def write(self, table: pa.Table, schema: TableSchema, sink: Writable) -> WrittenFile:
-        with self.open(schema, sink) as writer:
+        widest = max((column.nbytes for column in table.columns), default=0)
+        hints = ColumnHints(value_bytes=-(-widest // max(1, table.num_rows)))
+        with self.open(schema, sink, hints) as writer:
             writer.write(sort(table, schema))
         return writer.written
 
@@ -85,6 +90,18 @@ class ColumnHints:
     in_order: bool = True
     """Whether the rows arrive in the table's sort order, which the footer then declares."""
 
+    value_bytes: int | None = None
+    """Mean size of the values of the widest column."""
+
+    @property
+    def batch_rows(self) -> int:
+        """Returns how many rows are encoded at a time: fewer if the values are large, because a page ends only with a
+        batch.
+        """
+        if self.value_bytes is None:
+            return _LEAST_BATCH_ROWS
+        return min(_BATCH_ROWS, max(_LEAST_BATCH_ROWS, _BATCH_BYTES // max(1, self.value_bytes)))
+
 
 class ParquetWriter:
     """Writes one file. A context manager: leaving it completes the file and sets `written`, or abandons it after an
@@ -113,6 +130,7 @@ class ParquetWriter:
             store_schema=not hints.dictionary_typed,
             sorting_columns=[pq.SortingColumn(*column) for column in order] or None,
             metadata_collector=self._footers,
+            write_batch_size=hints.batch_rows,
         )
         if hints.dictionary_typed:  # the declared schema does not depend on how rows arrived
             self._writer.add_key_value_metadata({"ARROW:schema": b64encode(schema.arrow().serialize()).decode()})

@@ -3,12 +3,13 @@ from __future__ import annotations
 import pickle
 
 import msgspec
+import pytest
 from pydantic import SecretStr
 
 from astha.subscribers.context import LakeSettings, S3Settings
-from components.compactor.merge import MergeInput, MergeResult, MergeTask
+from components.compactor.merge import MergeInput, MergeResult, MergeTask, Strategy
 from registry.json_text import JsonText, parse_json
-from registry.models import TableMetadata
+from registry.models import TableFile, TableMetadata
 from tests.lake import table_schema
 
 DRAFT = table_schema().draft()
@@ -43,3 +44,12 @@ def test_a_result_is_proven_by_all_of_its_sums() -> None:
     assert not msgspec.structs.replace(result, rows_out=2).proven
     assert not msgspec.structs.replace(result, checksums_out={0: "a"}).proven
     assert not msgspec.structs.replace(result, checksums_out={0: "a", 1: "c"}).proven
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kept"), [("auto", True), ("copy", True), ("binpack", False), ("sort", False), ("zorder", False)]
+)
+def test_statistics_travel_only_to_a_copy(strategy: Strategy, kept: bool) -> None:
+    stats = JsonText("{}")
+    file = TableFile(1, 1, "a", "file:///a", 5, "parquet", "", 2, "sha256:x", True, 3, stats, "insert", None, 0, 0)
+    assert MergeInput.of(file, strategy) == MergeInput("file:///a", 5, 2, 3, stats if kept else None, "sha256:x")

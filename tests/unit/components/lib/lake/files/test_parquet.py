@@ -19,7 +19,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.types import DoubleType, LongType, NestedField
 
 from components.lib.lake.files import WrittenFile, engine_of
-from components.lib.lake.files.parquet import ParquetEngine, ParquetOptions
+from components.lib.lake.files.parquet import ColumnHints, ParquetEngine, ParquetOptions
 from components.lib.lake.files.statistics import upper_bytes, upper_text
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from registry.json_text import JsonText, parse_json_as
@@ -217,3 +217,22 @@ def test_options_come_from_the_table() -> None:
 def test_invalid_options_are_refused(schema: TableSchema, config: str, why: str) -> None:
     with pytest.raises(SchemaProblem, match=why):
         engine_of(schema, JsonText(config))
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "rows"), [(None, 1_024), (0, 8_192), (128, 8_192), (256, 4_096), (10**6, 1_024)]
+)
+def test_fewer_large_values_are_encoded_at_a_time(value_bytes: int | None, rows: int) -> None:
+    assert ColumnHints(value_bytes=value_bytes).batch_rows == rows
+
+
+def test_the_bytes_do_not_depend_on_the_rows_encoded_at_a_time() -> None:
+    schema = table_schema(Schema(NestedField(1, "a", LongType()), NestedField(2, "b", DoubleType())))
+    table = pa.table([pa.array(range(50_000)), pa.array([float(n % 7) for n in range(50_000)])], schema=schema.arrow())
+    found = []
+    for value_bytes in (None, 8):
+        sink = io.BytesIO()
+        with ParquetEngine().open(schema, sink, ColumnHints(value_bytes=value_bytes)) as writer:
+            writer.write(table)
+        found.append(sink.getvalue())
+    assert found[0] == found[1]
