@@ -220,7 +220,7 @@ def test_statistics_of_partitions(lake: Lake) -> None:
 
     lake.do(insert)
     shown = lake.run("describe", "t", "--partitions").stdout
-    assert "rows            3 in 1 files, 2.0 KiB" in shown
+    assert "rows            3 in 1 file, 2.0 KiB" in shown
     assert "id=7          3      1  2.0 KiB" in shown
     assert lake.json("describe", "t")["partitions"] == []
 

@@ -12,8 +12,9 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from astha.cli import main
+from astha.cli import control, main
 from astha.cli.exit_codes import Exit
+from astha.client import Refused
 
 AUDIT = "components:\n  audit:\n    use: astha_cli_test_audit:create\n    tables: [topics]\n"
 
@@ -109,6 +110,26 @@ class TestRun:
 def test_no_daemon_is_one_line(arguments: tuple[str, ...]) -> None:
     said = refused(Exit.UNAVAILABLE, *arguments, "--set", "server.port=1")
     assert said.startswith("astha: no daemon responds at http://127.0.0.1:1 (Connection refused)")
+
+
+class TestInTheWrongDirectory:
+    HINT = "; there is no astha.yaml here: run this in the project's directory, or name the file with --config\n"
+
+    def test_no_registry_was_meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert refused(Exit.USAGE, "run").endswith(f"run `astha registry migrate`{self.HINT}")
+        assert self.HINT not in refused(Exit.USAGE, "run", "--registry", "sqlite:///own.db")
+        monkeypatch.setenv("ASTHA_REGISTRY", "sqlite:///own.db")
+        assert self.HINT not in refused(Exit.USAGE, "run")
+
+    def test_no_daemon_was_meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> None:
+            raise Refused("a token is required", 401)
+
+        monkeypatch.setattr(control, "client_of", refuse)
+        assert refused(Exit.PROBLEM, "status").endswith(f"a token is required{self.HINT}")
+        assert self.HINT not in refused(Exit.PROBLEM, "status", "--server", "http://127.0.0.1:1")
+        Path("astha.yaml").write_text("server: {port: 1}\n")
+        assert self.HINT not in refused(Exit.PROBLEM, "status")
 
 
 def test_an_invalid_address() -> None:

@@ -15,7 +15,7 @@ from tests.unit.astha.cli.command_tree import all_commands, parse
 
 COMMANDS = all_commands()
 _EXAMPLES = re.compile(r"\x08\n *Examples?:\n((?: +\S.*\n?)+)")
-_OTHER_PROGRAM = re.compile(r"[|<>]")
+_OTHER_PROGRAM = re.compile(r"[|<>&;]")
 
 
 def examples(command: click.Command) -> list[str]:
@@ -30,8 +30,8 @@ def of_astha(line: str) -> list[list[str]]:
 
 
 def _split(line: str) -> list[str]:
-    """Splits at pipes and redirections outside of quotes."""
-    lexer = shlex.shlex(line, posix=False, punctuation_chars="|<>")
+    """Splits at pipes, redirections and the ends of commands outside of quotes."""
+    lexer = shlex.shlex(line, posix=False, punctuation_chars="|<>&;")
     lexer.whitespace_split = True
     parts: list[list[str]] = [[]]
     for token in lexer:

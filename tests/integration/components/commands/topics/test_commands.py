@@ -54,7 +54,7 @@ def shell(url: str, warehouse: Path) -> Shell:
 
 async def test_the_life_cycle_of_a_topic(shell: Shell, store: MetadataStore) -> None:
     made = await shell(topics_commands, "create", "orders", "--partitions", "2", "--retention", "7d")
-    assert made.output == "created orders with 2 partitions, for 7 days\n"
+    assert made.output == "created orders with 2 partitions; records are kept for 7 days\n"
     again = await shell(topics_commands, "create", "orders")
     assert again.exit_code == 1
     assert not (await shell.json(topics_commands, "create", "orders", "--if-not-exists"))["created"]
