@@ -189,7 +189,9 @@ def _source_line(source: dict[str, Any]) -> str:
 
 def _print_components(components: list[dict[str, Any]], unit: str) -> None:
     numbers = (f"lag ({unit})", "lag (s)", "queued", "delivered", "failures", "drops", "refreshes")
-    print_rows(("component", "state", *numbers), [_component_row(one) for one in components], right=numbers)
+    rows = [_component_row(one) for one in components]
+    optional = ("refreshes", "drops", "failures", "queued", "delivered", "lag (s)")
+    print_rows(("component", "state", *numbers), rows, right=numbers, optional=optional)
 
 
 def _component_row(component: dict[str, Any]) -> list[str]:

@@ -41,7 +41,12 @@ def _print_group(group: dict[str, Any]) -> None:
     click.echo()
     if group["components"]:
         rows = [_component_row(component) for component in group["components"]]
-        print_rows(("component", "state", "lag", "position", "updated", "reason"), rows, right=("lag", "position"))
+        print_rows(
+            ("component", "state", "lag", "position", "updated", "reason"),
+            rows,
+            right=("lag", "position"),
+            optional=("position",),
+        )
     else:
         click.echo("no component is in the ledger")
 
