@@ -41,12 +41,8 @@ def _print_group(group: dict[str, Any]) -> None:
     click.echo()
     if group["components"]:
         rows = [_component_row(component) for component in group["components"]]
-        print_rows(
-            ("component", "state", "lag", "position", "updated", "reason"),
-            rows,
-            right=("lag", "position"),
-            optional=("position",),
-        )
+        header = ("component", "state", "lag", "position", "updated", "reason")
+        print_rows(header, rows, right=("lag", "position"), optional=("position", "updated"))
     else:
         click.echo("no component is in the ledger")
 

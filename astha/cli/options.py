@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from astha.cli.exit_codes import Failure, adopt_redactor, failure_of, redactor_of
-from astha.client import NoDaemon, Refused
+from astha.cli.exit_codes import adopt_redactor, failure_of, redactor_of
+from astha.cli.hints import Given, with_hint
 from astha.redaction import secrets_in_url
-from registry.errors import Invalid, SchemaMismatch
+from registry.errors import Invalid
 
 if TYPE_CHECKING:
     from astha.settings import Settings
@@ -124,11 +123,13 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
             flags["subscriptions"] = str(subscriptions)
 
         context = click.get_current_context()
+        used: list[Settings] = []
 
         def reload() -> Settings:
             from astha.settings import load_settings
 
             settings = load_settings(config, flags)
+            used[:] = [settings]
             adopt_redactor(context, settings.redactor())
             return settings
 
@@ -137,32 +138,12 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            failure = failure_of(error, redactor_of(context))
-            if _lacks_settings(error, config, registry_url, options.get("server_url")):
-                failure = Failure(f"{failure.message}; {_NO_SETTINGS}", failure.code)
-            raise failure from error
+            given = Given(config, registry_url, options.get("server_url"))
+            raise with_hint(failure_of(error, redactor_of(context)), error, given, used) from error
 
     for option in reversed(_SETTINGS_OPTIONS):
         with_settings = option(with_settings)
     return with_settings
-
-
-_NO_SETTINGS = "there is no astha.yaml here: run this in the project's directory, or name the file with --config"
-
-
-def _lacks_settings(error: Exception, config: Path | None, registry_url: str | None, server_url: str | None) -> bool:
-    """Returns whether the registry or the daemon of the defaults was not found, or not the user's own."""
-    from astha.settings import settings_file
-
-    if isinstance(error, SchemaMismatch) or isinstance(error.__cause__, SchemaMismatch):
-        chosen, variables = registry_url, "ASTHA_REGISTRY"
-    elif isinstance(error, NoDaemon | Refused):
-        chosen, variables = server_url, "ASTHA_SERVER"
-    else:
-        return False
-    if settings_file(config) is not None or chosen is not None:
-        return False
-    return not any(name.startswith(variables) for name in os.environ)
 
 
 def _flags(assignments: tuple[str, ...]) -> dict[str, Any]:
