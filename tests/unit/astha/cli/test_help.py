@@ -60,6 +60,15 @@ def test_the_examples_are_accepted(name: str, tmp_path: Path, monkeypatch: pytes
             parse(arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "close"), [(["statu"], "'status'"), (["tables", "creat"], "'create'"), (["xyzzy"], None)]
+)
+def test_a_command_that_is_misspelt_is_suggested(arguments: list[str], close: str | None) -> None:
+    said = CliRunner().invoke(main, arguments).stderr
+    assert "No such command" in said
+    assert (f"Did you mean {close}" in said) if close else ("Did you mean" not in said)
+
+
 def test_a_wrong_example_is_refused() -> None:
     assert of_astha("echo 'a | b' | astha produce orders --key-separator : > log") == [
         ["produce", "orders", "--key-separator", ":"]
