@@ -130,7 +130,7 @@ def test_on_a_terminal_a_story_that_succeeds_stays_until_ctrl_c(demo: Start) -> 
     played.shows("Ctrl-C stops everything and removes it.")
     for shown in (
         "The registry is an embedded PostgreSQL server",
-        "$ astha tables list",
+        "astha tables list",
         "✓ The registry counts 3,000 rows.",
         "/dashboard/#token=",
     ):
