@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             if close := get_close_matches(args[0], self.list_commands(ctx)):
-                error.message = f"{error.message} Did you mean {' or '.join(map(repr, close))}?"
+                error.message = f"{error.message} Did you mean {' or '.join(map(repr, close))}?"  # type: ignore[misc]
             raise
 
     def line_in_help(self, ctx: click.Context, name: str) -> str | None:
