@@ -265,10 +265,13 @@ class AsyncLake:
 
 @asynccontextmanager
 async def open_async(
-    url: str | None = None, *, create: bool = False, config: str | Path | None = None
+    url: str | None = None,
+    *,
+    create: bool = False,
+    warehouse: str | Path | None = None,
+    config: str | Path | None = None,
 ) -> AsyncIterator[AsyncLake]:
-    """Opens the lake of a registry: ``url``, or that of the settings (a file, the environment), which also name the
-    storage. With ``create``, creates or migrates the registry first. Leaving the block waits for what is in progress.
+    """As `astha.connect`. Leaving the block waits for what is in progress.
 
     >>> async def main() -> list[bytes]:
     ...     async with astha.open("sqlite:///other.db", create=True) as lake:
@@ -278,7 +281,9 @@ async def open_async(
     >>> asyncio.run(main())
     [b'first']
     """
-    flags = {} if url is None else {"registry": {"url": url}}
+    flags: dict[str, dict[str, str]] = {} if url is None else {"registry": {"url": url}}
+    if warehouse is not None:
+        flags["lake"] = {"warehouse": str(warehouse)}
     settings = load_settings(None if config is None else Path(config), flags, flags_from="argument")
     if create:
         await asyncio.to_thread(migrate, settings.registry.url.get_secret_value(), settings.registry.store)

@@ -295,12 +295,21 @@ async def _next(records: AsyncIterator[T]) -> T | None:
     return await anext(records, None)
 
 
-def connect(url: str | None = None, *, create: bool = False, config: str | Path | None = None) -> Lake:
+def connect(
+    url: str | None = None,
+    *,
+    create: bool = False,
+    warehouse: str | Path | None = None,
+    config: str | Path | None = None,
+) -> Lake:
     """Opens the lake of a registry: ``url``, or that of the settings (a file, the environment), which also name the
     storage. With ``create``, creates or migrates the registry first.
+
+    ``warehouse`` is where tables and the objects of topics go: a directory, or s3://bucket/prefix. The registry keeps
+    it, so it is needed once at most; another one than the registry's is refused with ConfigError.
 
     >>> with astha.connect("sqlite:///other.db", create=True) as other:
     ...     other.tables()
     []
     """
-    return Lake(open_async(url, create=create, config=config))
+    return Lake(open_async(url, create=create, warehouse=warehouse, config=config))

@@ -83,6 +83,19 @@ def test_other_settings_are_refused_with_the_way_out(
     assert f"file://{first}/lake/streams" in shown
 
 
+def test_a_warehouse_that_nobody_has_set_is_announced_once(
+    url: str, directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for directory in directories:
+        monkeypatch.chdir(directory)
+        astha("tables", "create", f"shop.{directory.name}", "--column", "id:long")
+    kept = astha("registry", "locations", "--json").output
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "astha.lake_locations"]
+    location = said.partition(" go to ")[2].partition(";")[0]
+    assert f'"{location}"' in kept
+    assert "`astha registry locations` changes it" in said
+
+
 def test_a_new_registry_keeps_its_warehouse_beside_the_file(
     sqlite_url: str, directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,21 @@ async def test_the_blocking_lake_works_inside_a_running_loop(url: str, directory
         assert await same.tables() == ["a.t"]
 
 
+def test_the_registry_keeps_the_warehouse(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with astha.connect(url, warehouse="lake") as lake:
+        lake.create_table("a.t", {"id": "long"})
+        lake.insert("a.t", [{"id": 1}])
+    elsewhere = directory / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    with astha.connect(url) as lake:
+        assert lake.insert("a.t", [{"id": 2}]).rows == 1
+    with pytest.raises(ConfigError, match="astha registry locations"):
+        astha.connect(url, warehouse="lake")
+    assert list(elsewhere.iterdir()) == []
+    assert len(list((directory / "lake").rglob("*.parquet"))) == 2
+
+
 def test_a_wrong_url_is_called_an_argument() -> None:
     with pytest.raises(ConfigError, match=r"^argument: registry\.url: .*use sqlite or postgresql"):
         astha.connect("mysql://db/astha")
