@@ -64,10 +64,10 @@ def test_programs_that_do_not_run_are_noticed_without_a_server(tmp_path: Path, m
     assert "No such file" in (why_not_runnable(programs) or "")
 
     def refuse() -> None:
-        raise Unavailable("there is no user `postgres` or `nobody`")
+        raise Unavailable("there is no user to run it as")
 
     monkeypatch.setattr(embedded_postgres, "_unprivileged_account", refuse)
-    assert why_not_runnable(programs) == "there is no user `postgres` or `nobody`"
+    assert why_not_runnable(programs) == "there is no user to run it as"
 
 
 def test_a_failed_start_leaves_no_directory(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
