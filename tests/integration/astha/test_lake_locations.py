@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 
 from astha.cli import main
@@ -22,6 +25,18 @@ def directories(tmp_path: Path) -> tuple[Path, Path]:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     return tmp_path / "first", tmp_path / "second"
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """Restored afterwards: `astha run` sets up logs on a stream that ends with the command."""
+    root = logging.getLogger()
+    handlers, level, before = root.handlers[:], root.level, structlog.get_config()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.configure(**before)
 
 
 @pytest.fixture(autouse=True)

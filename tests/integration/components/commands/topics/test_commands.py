@@ -160,7 +160,7 @@ async def test_invalid_offsets_are_reported(shell: Shell, store: MetadataStore) 
         0, "g continues orders/0 at 2, the first retained offset: 0 is deleted\n",
     )  # fmt: skip
     skipping = await shell(consume_command, "orders", "--from", "0", "--skip-lost")
-    assert (skipping.stdout, "2 records were deleted" in skipping.stderr) == ("c\n", True)
+    assert (skipping.stdout, "2 records were deleted" in skipping.stderr) == ("c\n", True), skipping.output
 
 
 @pytest.mark.parametrize(
