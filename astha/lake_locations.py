@@ -1,8 +1,8 @@
 """The lake's locations: the registry keeps them, so that no command takes them from its working directory.
 
 `astha init` and `astha registry migrate` record those of the settings. If there are none, the first process that writes
-records `warehouse` beside the registry's SQLite file, or in the working directory if the registry is a server, and says
-so. From then on every process uses the recorded ones; settings that say
+records `warehouse` beside the registry's SQLite file, or in the working directory if the registry is a server: then it
+says so. From then on every process uses the recorded ones; settings that say
 something else are refused. `astha registry locations` shows and changes them.
 """
 
@@ -35,9 +35,9 @@ async def located(settings: Settings, store: LakeLocations, *, record: bool = Fa
     recorded = await store.get_lake_locations()
     given = explicit_locations(settings)
     if len(recorded) < 2 and record:
-        chosen = "warehouse" not in recorded and "warehouse" not in given
+        from_directory = settings.registry.is_postgres and "warehouse" not in recorded and "warehouse" not in given
         recorded = await store.ensure_lake_locations(_wanted(settings, recorded))
-        if chosen:
+        if from_directory:
             log.warning(
                 "no warehouse was set: from now on, the registry's tables and topics go to %s; `%s` changes it",
                 recorded["warehouse"],
