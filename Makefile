@@ -66,8 +66,8 @@ fuzz: setup ## fuzz every reader of outside input (MINUTES=... in all, SEED=... 
 matrix: setup ## run what depends on PostgreSQL on versions 14 to 18 (VERSIONS="14 18" chooses; fetches them, needs Java)
 	$(RUN) -m tests.matrix $(VERSIONS)
 
-thorough: setup ## run the combinations of databases and storages that `make test` leaves out for their time
-	$(RUN) -m pytest -q -m long tests/contracts tests/e2e tests/integration
+thorough: setup ## run what `make test` leaves out for its time: more databases and storages, the whole demo
+	$(RUN) -m pytest -q -m long tests/contracts tests/deploy/demo tests/e2e tests/integration
 
 dynamodb: setup ## run all verbs and the cache on DynamoDB Local (fetches it, needs Java)
 	$(RUN) -m pytest -q $(PARALLEL) -k dynamodb tests/contracts tests/integration/registry/dynamodb

@@ -11,18 +11,34 @@ from __future__ import annotations
 
 from importlib import import_module
 
-_API = {"connect": "connect", "open": "open_async", "Lake": "Lake", "AsyncLake": "AsyncLake"}
+_API = {
+    "connect": "components.api:connect",
+    "open": "components.api:open_async",
+    "AsyncLake": "components.api:AsyncLake",
+    "InsertSummary": "components.api:InsertSummary",
+    "Lake": "components.api:Lake",
+    "NewRecord": "components.lib.streams.format:NewRecord",
+    "Record": "components.lib.streams.format:Record",
+    "RowsRefused": "components.lib.storage_manager:RowsRefused",
+    "Scan": "components.api:Scan",
+}
+
+
+def __dir__() -> list[str]:
+    """Lists them before they are loaded, for a shell or a notebook that completes names."""
+    return sorted({*globals(), *_API})
 
 
 def __getattr__(name: str) -> object:
     if name not in _API:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _API[name].partition(":")
     try:
-        return getattr(import_module("components.api"), _API[name])
+        return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         from astha.extras import remedy_for
 
         raise ModuleNotFoundError(
-            f"astha.{name} needs {error.name}, which is not installed: {remedy_for('components.api', error.name)}",
+            f"astha.{name} needs {error.name}, which is not installed: {remedy_for(module, error.name)}",
             name=error.name,
         ) from error

@@ -26,6 +26,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.lib.spark": ("spark",),
     "components.lib.spark_format": ("lake", "spark", "streams"),
     "components.lib.storage_manager": ("lake",),
+    "components.lib.streams": ("streams",),
     "components.commands.catalog": ("lake",),
     "components.commands.insert": ("lake",),
     "components.commands.tables": ("lake",),

@@ -1,12 +1,14 @@
 """The lake's locations: the registry keeps them, so that no command takes them from its working directory.
 
-The first process that writes records them: from the settings, else `warehouse` beside the registry's SQLite file, or in
-the working directory if the registry is a server. From then on every process uses the recorded ones; settings that say
+`astha init` and `astha registry migrate` record those of the settings. If there are none, the first process that writes
+records `warehouse` beside the registry's SQLite file, or in the working directory if the registry is a server: then it
+says so. From then on every process uses the recorded ones; settings that say
 something else are refused. `astha registry locations` shows and changes them.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from astha.errors import ConfigError
@@ -15,6 +17,8 @@ from astha.settings import Settings
 from registry.contract import LakeLocations
 from registry.engines import parse_url, sqlite_path
 from registry.models import LocationName
+
+log = logging.getLogger(__name__)  # unlike structlog's, it writes to stderr in a program that sets up no logs
 
 STREAMS = "streams"
 """The directory in the warehouse where the objects of topics go by default."""
@@ -29,9 +33,16 @@ async def located(settings: Settings, store: LakeLocations, *, record: bool = Fa
     Raises ConfigError if the settings name others.
     """
     recorded = await store.get_lake_locations()
-    if len(recorded) < 2 and record:
-        recorded = await store.ensure_lake_locations(_wanted(settings, recorded))
     given = explicit_locations(settings)
+    if len(recorded) < 2 and record:
+        from_directory = settings.registry.is_postgres and "warehouse" not in recorded and "warehouse" not in given
+        recorded = await store.ensure_lake_locations(_wanted(settings, recorded))
+        if from_directory:
+            log.warning(
+                "no warehouse was set: from now on, the registry's tables and topics go to %s; `%s` changes it",
+                recorded["warehouse"],
+                _CHANGE,
+            )
     for name, location in given.items():
         if recorded.get(name, location) != location:
             raise ConfigError(

@@ -59,6 +59,24 @@ def find_binaries() -> Path:
     )
 
 
+def why_not_runnable(programs: Path) -> str | None:
+    """Returns why no server can run here with these programs, or None. Tries them, without a data directory."""
+    try:
+        account = _unprivileged_account()
+        if account is not None:  # root may lack the privilege to become another user, as in some containers
+            _run(["/bin/sh", "-c", ":"], user=account.pw_uid, group=account.pw_gid, extra_groups=[])
+        _run([str(programs / "postgres"), "--version"])
+    except (OSError, Unavailable) as error:
+        return str(error)
+    except subprocess.CalledProcessError as error:
+        return f"{error.cmd[0]}: {error.stderr.strip()[-200:] or f'exit status {error.returncode}'}"
+    return None
+
+
+def _run(command: list[str], **who: Any) -> None:
+    subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", **who)  # noqa: S603
+
+
 def _has_server(directory: Path) -> bool:
     return all(os.access(directory / program, os.X_OK) for program in ("initdb", "postgres"))
 

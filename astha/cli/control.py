@@ -74,33 +74,46 @@ def status_command(
     """
     settings = reload()
 
-    def show() -> bool:
-        """Returns whether changes reach every component."""
+    def read() -> dict[str, Any]:
         if all_groups:
-            from astha.cli.groups import show_groups  # here: it opens the registry
+            from astha.cli.groups import groups_of  # here: it opens the registry
 
-            show_groups(settings, as_json=as_json)
-            return True
-        status = client_of(settings, server_url, token_file).get("/status")
-        print_json(status) if as_json else _print_status(status)
-        return bool(status["ready"]) or status["leadership"]["role"] == "standing by"
+            return groups_of(settings)
+        status: dict[str, Any] = client_of(settings, server_url, token_file).get("/status")
+        return status
+
+    def show(found: dict[str, Any]) -> None:
+        if as_json:
+            print_json(found)
+        elif all_groups:
+            from astha.cli.groups import print_groups
+
+            print_groups(found)
+        else:
+            _print_status(found)
 
     if every_s is not None:
-        _watch(show, every_s, as_json=as_json)
-    if not show():
+        _watch(read, show, every_s, as_json=as_json)
+    show(found := read())
+    if not (all_groups or found["ready"] or found["leadership"]["role"] == "standing by"):
         raise click.exceptions.Exit(Exit.PROBLEM)
 
 
-def _watch(show: Callable[[], bool], every_s: float, *, as_json: bool) -> NoReturn:
-    """Clears a terminal each time. Elsewhere an empty line separates the texts."""
+def _watch(
+    read: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]], None], every_s: float, *, as_json: bool
+) -> NoReturn:
+    """Clears a terminal each time, when the next text is there. Elsewhere an empty line separates the texts."""
     while True:
+        problem = None
+        try:
+            found = read()
+        except NoDaemon as error:
+            problem = str(error)
+            found = {"error": problem}
         if not as_json:
             click.clear()
             click.echo(f"{datetime.now(UTC):%H:%M:%S} UTC, every {every_s:g} s; Ctrl-C ends it\n")
-        try:
-            show()
-        except NoDaemon as error:
-            print_json({"error": str(error)}) if as_json else click.echo(error)
+        show(found) if problem is None or as_json else click.echo(problem)
         sys.stdout.flush()
         sleep(every_s)
         if not as_json and not sys.stdout.isatty():
@@ -176,7 +189,9 @@ def _source_line(source: dict[str, Any]) -> str:
 
 def _print_components(components: list[dict[str, Any]], unit: str) -> None:
     numbers = (f"lag ({unit})", "lag (s)", "queued", "delivered", "failures", "drops", "refreshes")
-    print_rows(("component", "state", *numbers), [_component_row(one) for one in components], right=numbers)
+    rows = [_component_row(one) for one in components]
+    optional = ("refreshes", "drops", "failures", "queued", "delivered", "lag (s)")
+    print_rows(("component", "state", *numbers), rows, right=numbers, optional=optional)
 
 
 def _component_row(component: dict[str, Any]) -> list[str]:

@@ -44,6 +44,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(" ".join(message.split()))
+        self.code = code
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from astha.cli.output import print_json, time_text
+from astha.cli.output import time_text
 from astha.cli.store import with_store
 from astha.cli.table import print_rows
 from astha.daemon_groups import read_groups
@@ -15,16 +15,17 @@ from astha.settings import Settings
 from registry.clock import SystemClock
 
 
-def show_groups(settings: Settings, *, as_json: bool) -> None:
+def groups_of(settings: Settings) -> dict[str, Any]:
     found = with_store(settings, lambda store: read_groups(store, SystemClock()))
     groups: list[dict[str, Any]] = settings.redactor().values(msgspec.to_builtins(found))
-    if as_json:
-        print_json({"registry": settings.registry.shown, "groups": groups})
+    return {"registry": settings.registry.shown, "groups": groups}
+
+
+def print_groups(found: dict[str, Any]) -> None:
+    if not found["groups"]:
+        click.echo(f"no daemon runs on {found['registry']}, and none has left an entry in the ledger")
         return
-    if not groups:
-        click.echo(f"no daemon runs on {settings.registry.shown}, and none has left an entry in the ledger")
-        return
-    for number, group in enumerate(groups):
+    for number, group in enumerate(found["groups"]):
         if number:
             click.echo()
         _print_group(group)
@@ -40,7 +41,8 @@ def _print_group(group: dict[str, Any]) -> None:
     click.echo()
     if group["components"]:
         rows = [_component_row(component) for component in group["components"]]
-        print_rows(("component", "state", "lag", "position", "updated", "reason"), rows, right=("lag", "position"))
+        header = ("component", "state", "lag", "position", "updated", "reason")
+        print_rows(header, rows, right=("lag", "position"), optional=("position", "updated"))
     else:
         click.echo("no component is in the ledger")
 

@@ -15,7 +15,7 @@ from astha.cli.command_help import SHORT_HELP
 def init_command(directory: Path, force: bool) -> None:
     """Write a commented astha.yaml and subscriptions.yaml to DIR, the working directory by default.
 
-    The registry is an embedded PostgreSQL server if its programs are installed, else a SQLite file.
+    The registry is an embedded PostgreSQL server if its programs are installed and run here, else a SQLite file.
 
     \b
     Example:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -37,6 +38,17 @@ class LazyGroup(click.Group):
             module, _, attribute = self.places[cmd_name].partition(":")
             self.add_command(getattr(import_module(module), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggests commands for a name that is none, as click does for options."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close := get_close_matches(args[0], self.list_commands(ctx)):
+                error.message = f"{error.message} Did you mean {' or '.join(map(repr, close))}?"  # type: ignore[misc]
+            raise
 
     def line_in_help(self, ctx: click.Context, name: str) -> str | None:
         """Returns the command's line in the help, or None if the command has to be imported for it."""

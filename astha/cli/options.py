@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 from astha.cli.exit_codes import adopt_redactor, failure_of, redactor_of
+from astha.cli.hints import Given, with_hint
 from astha.redaction import secrets_in_url
 from registry.errors import Invalid
 
@@ -122,11 +123,13 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
             flags["subscriptions"] = str(subscriptions)
 
         context = click.get_current_context()
+        used: list[Settings] = []
 
         def reload() -> Settings:
             from astha.settings import load_settings
 
             settings = load_settings(config, flags)
+            used[:] = [settings]
             adopt_redactor(context, settings.redactor())
             return settings
 
@@ -135,7 +138,8 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            raise failure_of(error, redactor_of(context)) from error
+            given = Given(config, registry_url, options.get("server_url"))
+            raise with_hint(failure_of(error, redactor_of(context)), error, given, used) from error
 
     for option in reversed(_SETTINGS_OPTIONS):
         with_settings = option(with_settings)

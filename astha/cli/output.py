@@ -24,6 +24,11 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
         click.echo(f"{name:<{width}}  {value}")
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns the number and its noun: ``1 file``, ``1,000 files``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def confirm(what: str, yes: bool) -> None:
     """Asks on a terminal before data is lost. Without a terminal, ``--yes`` is required."""
     if yes:

@@ -23,6 +23,9 @@ _LINE_EVERY_S = 5.0
 _SILENT_S = 1.0
 _CLEAR = "\r\x1b[K"
 
+_running: list[Progress] = []
+"""Of this process. The innermost is shown: it knows best what is being done."""
+
 
 class Progress:
     """What is being done. Any thread may report; the line is drawn by a thread of its own, so that a blocked one shows
@@ -57,7 +60,7 @@ class Progress:
 
 @contextmanager
 def progress(what: str, *, quiet: bool = False, unit: str = "") -> Iterator[Progress]:
-    """Shows ``what`` is being done until the block ends."""
+    """Shows ``what`` is being done until the block ends, or until another such block begins in it, and after that."""
     shown = Progress(what, unit)
     terminal = sys.stderr.isatty()
     if quiet and not terminal:
@@ -66,9 +69,11 @@ def progress(what: str, *, quiet: bool = False, unit: str = "") -> Iterator[Prog
     ended = threading.Event()
     thread = threading.Thread(target=_update if terminal else _print_lines, args=(shown, ended), daemon=True)
     thread.start()
+    _running.append(shown)
     try:
         yield shown
     finally:
+        _running.remove(shown)
         ended.set()
         thread.join()
 
@@ -77,6 +82,8 @@ def _update(shown: Progress, ended: threading.Event) -> None:
     if ended.wait(_SILENT_S):
         return
     while not ended.wait(_REDRAW_S):
+        if _running[-1:] != [shown]:
+            continue
         width = shutil.get_terminal_size().columns - 1
         # The cursor returns to the first column: a log line that is printed now overwrites this one.
         click.echo(f"{_CLEAR}{cut(shown.line(), width)}\r", err=True, nl=False)
@@ -85,4 +92,5 @@ def _update(shown: Progress, ended: threading.Event) -> None:
 
 def _print_lines(shown: Progress, ended: threading.Event) -> None:
     while not ended.wait(_LINE_EVERY_S):
-        click.echo(shown.line(), err=True)
+        if _running[-1:] == [shown]:
+            click.echo(shown.line(), err=True)

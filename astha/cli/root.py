@@ -67,7 +67,8 @@ def main() -> None:
 
     \b
     Examples:
-      astha init
-      astha up
-      astha status
+      astha init shop && cd shop && astha up
+      astha tables create shop.orders --column id:long! --column region:string
+      astha insert shop.orders orders.parquet
+      astha status --watch
     """

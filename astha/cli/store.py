@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from astha.cli.progress import progress
 from astha.settings import Settings
 from registry.connect import open_store
 from registry.contract import MetadataStore
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 def with_store(settings: Settings, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-    """Opens the registry, returns the result of `work`, closes the registry."""
+    """Opens the registry, returns the result of `work`, closes the registry. A terminal shows if that takes long."""
 
     async def run() -> T:
         store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
@@ -23,4 +24,5 @@ def with_store(settings: Settings, work: Callable[[MetadataStore], Awaitable[T]]
         finally:
             await store.close()
 
-    return asyncio.run(run())
+    with progress("waiting for the registry", quiet=True):
+        return asyncio.run(run())

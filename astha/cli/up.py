@@ -6,7 +6,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import click
 from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import settings_options
+from astha.cli.progress import progress
 
 if TYPE_CHECKING:
     from astha.settings import Settings
@@ -95,7 +96,9 @@ def _server(directory: Path | None) -> Iterator[None]:
 
     server = EmbeddedPostgres(directory, {"listen_addresses": ""})
     server.port = _PORT
-    with server:
+    with ExitStack() as running:
+        with progress("starting PostgreSQL"):
+            running.enter_context(server)
         yield
 
 
@@ -104,5 +107,6 @@ def _migrate(settings: Settings) -> None:
     from astha.lake_locations import record_explicit
     from registry.migrate import migrate
 
-    migrate(settings.registry.url.get_secret_value(), settings.registry.store)
+    with progress("migrating the registry"):
+        migrate(settings.registry.url.get_secret_value(), settings.registry.store)
     with_store(settings, lambda store: record_explicit(settings, store))

@@ -11,7 +11,7 @@ ASTHA_PORT and the like for a service called `astha`.
 """
 
 from astha.settings.groups import LogSettings
-from astha.settings.loading import CONFIG_VARIABLE, load_settings
+from astha.settings.loading import CONFIG_VARIABLE, load_settings, settings_file
 from astha.settings.models import Settings
 from astha.settings.registry import DEFAULT_REGISTRY, RegistrySettings
 from astha.settings.server import ServerSettings
@@ -24,4 +24,5 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "load_settings",
+    "settings_file",
 ]

@@ -37,16 +37,22 @@ class _Environment(EnvSettingsSource):
             raise ConfigError(f"{variable}: is a group of settings: set one of them, such as {variable}__...") from None
 
 
-def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Reads the file (`config`, else ASTHA_CONFIG, else astha.yaml in the working directory, if any), the files in
-    ASTHA_SECRETS, the environment and `flags`.
+def settings_file(config: Path | None = None) -> Path | None:
+    """Returns `config`, else the file of ASTHA_CONFIG, else astha.yaml in the working directory, if it is there."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    return config or (Path(named) if named else DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None)
+
+
+def load_settings(
+    config: Path | None = None, flags: Mapping[str, Any] | None = None, *, flags_from: str = "command line"
+) -> Settings:
+    """Reads the file (`settings_file`, if any), the files in ASTHA_SECRETS, the environment and `flags`.
 
     `flags` are nested like the file; later sources override earlier ones.
 
-    Raises ConfigError, which names every wrong setting and its source.
+    Raises ConfigError, which names every wrong setting and its source, ``flags_from`` for a flag.
     """
-    named = os.environ.get(CONFIG_VARIABLE)
-    path = config or (Path(named) if named else DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None)
+    path = settings_file(config)
     document = strict_yaml.Document({}, {}) if path is None else _read_file(path)
     _refuse_unknown_variables()
     environment = _Environment(Settings)()
@@ -55,7 +61,7 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     try:
         return Settings(**merged)
     except ValidationError as error:
-        origins = _Origins(path, document, secrets, environment, flags or {})
+        origins = _Origins(path, document, secrets, environment, flags or {}, flags_from)
         raise ConfigError("; ".join(dict.fromkeys(_describe(fault, origins) for fault in _faults(error)))) from None
 
 
@@ -100,13 +106,14 @@ class _Origins:
         secrets: SecretFiles,
         environment: Mapping[str, Any],
         flags: Mapping[str, Any],
+        flags_from: str,
     ) -> None:
         self._path, self._document, self._secrets = path, document, secrets
-        self._environment, self._flags = environment, flags
+        self._environment, self._flags, self._flags_from = environment, flags, flags_from
 
     def of(self, path: tuple[str, ...]) -> str:
         if _holds(self._flags, path):
-            return "command line"
+            return self._flags_from
         if _holds(self._environment, path):
             return PREFIX + "__".join(path).upper()
         if file := self._secrets.file_of(path):

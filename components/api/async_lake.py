@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,6 +21,7 @@ from astha.errors import AsthaError
 from astha.lake_locations import located
 from astha.settings import Settings, load_settings
 from astha.wiring import context
+from components.api.arguments import Records, names_of, records_of
 from components.api.scan import Scan
 from components.commands.tables.create import create_table
 from components.commands.tables.new_location import NewLocation
@@ -32,7 +33,7 @@ from components.lib.lake.schema.type_syntax import parse_column
 from components.lib.lake.table_lookup import TableName, full_name
 from components.lib.storage_manager import StorageManager, StorageSettings
 from components.lib.storage_manager.manager import Data
-from components.lib.storage_manager.readers import format_of, open_source
+from components.lib.storage_manager.readers import Format, format_of, open_source
 from components.snapshotter.cli_context import CliContext
 from components.snapshotter.snapshot_requests import RegistryComparison, covers
 from registry.migrate import migrate
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from components.lib.streams.writer import Producer
 
 Columns: TypeAlias = "Mapping[str, str] | pa.Schema"
-Records: TypeAlias = "Iterable[bytes | str | NewRecord]"
 
 _UPDATER = "iceberg_updater"
 _POLL_S = 0.05
@@ -71,6 +71,9 @@ class AsyncLake:
         self._storage: StorageManager | None = None
         self._appending: Producer | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._session.settings.registry.shown}>"
+
     async def tables(self) -> list[str]:
         """As `Lake.tables`."""
         return sorted(full_name(table) for table in await self._store.list_tables())
@@ -92,17 +95,24 @@ class AsyncLake:
             if isinstance(columns, pa.Schema)
             else [parse_column(f"{name}:{kind}") for name, kind in columns.items()]
         )
-        schema = TableDefinition(found, partition_by, sort_by).schema()
+        schema = TableDefinition(found, names_of(partition_by), names_of(sort_by)).schema()
         name = TableName.parse(table)
         settings = await self._located()
         place = NewLocation(settings, name.database, name.table, location, probed=True)
         await create_table(self._store, place, schema, dict(properties or {}), if_not_exists)
 
-    async def insert(self, table: str, data: Data | str | Path, *, id: str | None = None) -> InsertSummary:  # noqa: A002
+    async def insert(
+        self,
+        table: str,
+        data: Data | str | Path,
+        *,
+        id: str | None = None,  # noqa: A002
+        format: Format | None = None,  # noqa: A002
+    ) -> InsertSummary:
         """As `Lake.insert`."""
         manager = await self._manager()
         if isinstance(data, str | Path):
-            path, kind = Path(data), format_of(str(data))
+            path, kind = Path(data), format or format_of(str(data))
             schema = (await manager.target(table, fresh=True)).schema
             size = (await asyncio.to_thread(path.stat)).st_size
             with await asyncio.to_thread(path.open, "rb") as file:
@@ -157,7 +167,7 @@ class AsyncLake:
                 raise AsthaError(f"{table} has no snapshot {snapshot!r}: `astha snapshot list {table}` shows them")
             snapshot_id = found.snapshot_id
         chosen: dict[str, Any] = {} if where is None else {"row_filter": where}
-        return Scan(iceberg.scan(selected_fields=tuple(columns), snapshot_id=snapshot_id, limit=limit, **chosen))
+        return Scan(iceberg.scan(selected_fields=names_of(columns), snapshot_id=snapshot_id, limit=limit, **chosen))
 
     async def snapshot(self, table: str, tag: str | None = None, *, timeout_s: float = 600.0) -> int:
         """As `Lake.snapshot`."""
@@ -193,14 +203,11 @@ class AsyncLake:
     async def produce(self, topic: str, records: Records, *, partition: int | None = None) -> int:
         """As `Lake.produce`."""
         from components.commands.topics.produce_run import partition_chooser
-        from components.lib.streams.format import NewRecord
 
         partitions = len(await self._store.list_partitions(topic))
         choose = partition_chooser(partitions, partition)
         parts: dict[int, list[NewRecord]] = defaultdict(list)
-        for each in records:
-            value = each.encode() if isinstance(each, str) else each
-            record = NewRecord(value) if isinstance(value, bytes) else value
+        for record in records_of(records):
             parts[choose(record, None)].append(record)
         producer = await self._producer()
         done = await asyncio.gather(*(producer.append(topic, number, part) for number, part in parts.items()))
@@ -208,7 +215,7 @@ class AsyncLake:
 
     async def consume(
         self, topic: str, *, group: str | None = None, max_records: int | None = None
-    ) -> AsyncIterator[Record]:
+    ) -> AsyncGenerator[Record, None]:
         """As `Lake.consume`."""
         from components.lib.streams.consumer import Consumer
         from components.lib.streams.offset_spec import resolve_offsets
@@ -258,10 +265,13 @@ class AsyncLake:
 
 @asynccontextmanager
 async def open_async(
-    url: str | None = None, *, create: bool = False, config: str | Path | None = None
+    url: str | None = None,
+    *,
+    create: bool = False,
+    warehouse: str | Path | None = None,
+    config: str | Path | None = None,
 ) -> AsyncIterator[AsyncLake]:
-    """Opens the lake of a registry: ``url``, or that of the settings (a file, the environment), which also name the
-    storage. With ``create``, creates or migrates the registry first. Leaving the block waits for what is in progress.
+    """As `astha.connect`. Leaving the block waits for what is in progress.
 
     >>> async def main() -> list[bytes]:
     ...     async with astha.open("sqlite:///other.db", create=True) as lake:
@@ -271,8 +281,10 @@ async def open_async(
     >>> asyncio.run(main())
     [b'first']
     """
-    flags = {} if url is None else {"registry": {"url": url}}
-    settings = load_settings(None if config is None else Path(config), flags)
+    flags: dict[str, dict[str, str]] = {} if url is None else {"registry": {"url": url}}
+    if warehouse is not None:
+        flags["lake"] = {"warehouse": str(warehouse)}
+    settings = load_settings(None if config is None else Path(config), flags, flags_from="argument")
     if create:
         await asyncio.to_thread(migrate, settings.registry.url.get_secret_value(), settings.registry.store)
     async with open_lake(settings) as session, AsyncExitStack() as stack:

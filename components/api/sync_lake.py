@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from components.api.async_lake import AsyncLake, Columns, InsertSummary, Records, open_async
+from components.api.arguments import Records
+from components.api.async_lake import AsyncLake, Columns, InsertSummary, open_async
 from components.api.scan import Scan
 from components.lib.storage_manager.manager import Data
+from components.lib.storage_manager.readers import Format
 
 if TYPE_CHECKING:
     from components.lib.streams.format import Record
@@ -60,6 +62,14 @@ class Lake:
         else:
             self._ended.set_result(None)
 
+    def __repr__(self) -> str:
+        """Shows the registry, without passwords.
+
+        >>> lake
+        <Lake of sqlite:///...lake.db>
+        """
+        return repr(self._lake).replace(type(self._lake).__name__, type(self).__name__, 1)
+
     def tables(self) -> list[str]:
         """Returns the names of all tables, sorted.
 
@@ -102,12 +112,19 @@ class Lake:
             )
         )
 
-    def insert(self, table: str, data: Data | str | Path, *, id: str | None = None) -> InsertSummary:  # noqa: A002
+    def insert(
+        self,
+        table: str,
+        data: Data | str | Path,
+        *,
+        id: str | None = None,  # noqa: A002
+        format: Format | None = None,  # noqa: A002
+    ) -> InsertSummary:
         """Inserts all rows or none, and returns when they are registered.
 
         ``data`` is an Arrow table or batches of one, a data frame of pandas or Polars, a DuckDB relation, a list of
-        mappings, or the path of a Parquet, CSV or JSON file. Raises `RowsRefused` with row and column; nothing was
-        written then.
+        mappings, or the path of a Parquet, CSV or JSON file, whose ``format`` is that of its extension unless it is
+        given. Raises `astha.RowsRefused` with row and column; nothing was written then.
 
         >>> lake.insert("shop.stock", pa.table({"id": [1, 2], "left": [5, None]}))
         InsertSummary(rows=2, files=1, repeated=False)
@@ -119,7 +136,7 @@ class Lake:
         1
         >>> lake.insert("shop.stock", [{"id": 7, "left": "many"}])
         Traceback (most recent call last):
-        components.lib.storage_manager.errors.RowsRefused: row 1, column 'left': 'many' (str) is not a int
+        components.lib.storage_manager.errors.RowsRefused: row 1, column 'left': 'many' (str) is not an int
 
         With ``id``, an insert that is repeated changes nothing, whatever the data. So a program that did not get the
         result, because it or its connection failed, calls it again:
@@ -130,7 +147,7 @@ class Lake:
         >>> lake.insert("shop.orders", [order], id="order-1")
         InsertSummary(rows=1, files=1, repeated=True)
         """
-        return self._wait(self._lake.insert(table, data, id=id))
+        return self._wait(self._lake.insert(table, data, id=id, format=format))
 
     def wait_visible(self, table: str, *, timeout_s: float = 60.0) -> None:
         """Returns when Iceberg has everything that was inserted before the call. Raises TimeoutError: a daemon with
@@ -212,7 +229,7 @@ class Lake:
 
         >>> lake.produce("clicks", ["one", b"two"])
         2
-        >>> lake.produce("clicks", [NewRecord(b"three", key=b"ann")], partition=1)
+        >>> lake.produce("clicks", [astha.NewRecord(b"three", key=b"ann")], partition=1)
         1
         """
         return self._wait(self._lake.produce(topic, records, partition=partition))
@@ -232,9 +249,13 @@ class Lake:
         >>> list(lake.consume("clicks", group="readers"))
         []
         """
-        records: AsyncIterator[Record] = self._lake.consume(topic, group=group, max_records=max_records)
-        while (record := self._wait(_next(records))) is not None:
-            yield record
+        records: AsyncGenerator[Record, None] = self._lake.consume(topic, group=group, max_records=max_records)
+        try:
+            while (record := self._wait(_next(records))) is not None:
+                yield record
+        finally:
+            if self._thread.is_alive():
+                self._wait(records.aclose())
 
     def close(self) -> None:
         """Waits for what is in progress. Can be repeated.
@@ -274,12 +295,21 @@ async def _next(records: AsyncIterator[T]) -> T | None:
     return await anext(records, None)
 
 
-def connect(url: str | None = None, *, create: bool = False, config: str | Path | None = None) -> Lake:
+def connect(
+    url: str | None = None,
+    *,
+    create: bool = False,
+    warehouse: str | Path | None = None,
+    config: str | Path | None = None,
+) -> Lake:
     """Opens the lake of a registry: ``url``, or that of the settings (a file, the environment), which also name the
     storage. With ``create``, creates or migrates the registry first.
+
+    ``warehouse`` is where tables and the objects of topics go: a directory, or s3://bucket/prefix. The registry keeps
+    it, so it is needed once at most; another one than the registry's is refused with ConfigError.
 
     >>> with astha.connect("sqlite:///other.db", create=True) as other:
     ...     other.tables()
     []
     """
-    return Lake(open_async(url, create=create, config=config))
+    return Lake(open_async(url, create=create, warehouse=warehouse, config=config))

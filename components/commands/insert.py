@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json
+from astha.cli.output import counted, print_json
 
 if TYPE_CHECKING:
     from astha.settings import Settings
@@ -84,18 +84,21 @@ def insert_command(
       astha insert shop.orders orders.parquet more.csv
       astha insert shop.orders - --format json < orders.jsonl
       astha insert shop.orders orders.parquet --id 2026-11-18
+      astha insert shop.orders orders.csv --on-error skip --rejects rejects.jsonl
     """
-    # Imported here: help does not wait for Arrow.
+    if insert_id is not None and len(set(files)) < len(files):
+        raise click.UsageError("a FILE appears twice: with --id its second insert would be taken for a repetition")
+    if on_error == "skip" and rejects_path is None:
+        raise click.UsageError("--on-error skip needs --rejects FILE, for the rows that don't fit")
+    if on_error != "skip" and rejects_path is not None:
+        raise click.UsageError("--rejects is for --on-error skip: give both, or neither")
+    # Imported here: help and wrong usage do not wait for Arrow.
     from components.commands.insert_run import InsertRun, RejectsFile, insert_all
     from components.lib.storage_manager.settings import StorageSettings
 
-    if insert_id is not None and len(set(files)) < len(files):
-        raise click.UsageError("a FILE appears twice: with --id its second insert would be taken for a repetition")
     run = InsertRun(table, files, kind, StorageSettings(sync=sync, fill_missing=fill_missing), insert_id)
     for name in files:
         run.format_of(name)
-    if (on_error == "skip") is not (rejects_path is not None):
-        raise click.UsageError("--on-error skip needs --rejects FILE for the rows that don't fit, and only it does")
     started = monotonic()
     if rejects_path is not None:
         run.rejects = RejectsFile(rejects_path)
@@ -122,10 +125,12 @@ def insert_command(
     else:
         for name, inserted in run.done:
             if inserted.repeated is not None:
-                click.echo(f"{name}: inserted before, {inserted.repeated.row_count:,} rows; nothing was changed")
+                click.echo(
+                    f"{name}: inserted before, {counted(inserted.repeated.row_count, 'row')}; nothing was changed"
+                )
         if rejected:
-            click.echo(f"{rejected:,} rows don't fit: see {rejects_path}", err=True)
-        click.echo(f"{table}: {rows:,} rows in {stored:,} files ({seconds:.1f} s)")
+            click.echo(f"{counted(rejected, 'row')} did not fit: see {rejects_path}", err=True)
+        click.echo(f"{table}: {counted(rows, 'row')} in {counted(stored, 'file')} ({seconds:.1f} s)")
 
 
 def _summary(run: InsertRun) -> list[dict[str, Any]]:

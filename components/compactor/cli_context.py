@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from astha.cli.exit_codes import Exit, Failure
+from astha.cli.progress import progress
 from astha.clock import LoopClock
 from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
@@ -69,7 +70,8 @@ def run_with_context(settings: Settings, work: Callable[[CompactionCliContext], 
             except Exception as error:
                 raise _translated(error, settings) from error
 
-    return asyncio.run(run())
+    with progress("waiting for the registry", quiet=True):
+        return asyncio.run(run())
 
 
 def _translated(error: Exception, settings: Settings) -> Exception:

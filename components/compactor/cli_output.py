@@ -60,6 +60,7 @@ def print_decisions(rows: Sequence[Compaction]) -> None:
             for row in rows
         ],
         right=("id", "files", "bytes"),
+        optional=("trigger", "bytes", "strategy", "id"),
     )
 
 

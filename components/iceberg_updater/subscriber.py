@@ -181,7 +181,8 @@ class IcebergUpdater(Component):
 
     def problems(self) -> Iterator[Problem]:
         for pending in self._pending:
-            yield Problem(pending.table, pending.reason, pending.since, pending.attempts, pending.next_try)
+            reason = pending.reason.removeprefix(f"{pending.table}: ")  # the subject is shown before it
+            yield Problem(pending.table, reason, pending.since, pending.attempts, pending.next_try)
 
     async def _until_visible(self, commit: Commit) -> None:
         """Waits until other sessions can see the commit: PostgreSQL sends it a moment before, and what is read from the

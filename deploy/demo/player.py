@@ -77,6 +77,8 @@ class Player:
     def _start(self, service: Service) -> None:
         log = self.directory / service.log
         process = self._processes.start(service.program, log, self.directory)
+        if service.pid:
+            (self.directory / service.pid).write_text(str(process.pid))
         deadline = time.monotonic() + service.limit_s
         with self._stage.working():
             while not service.ready(text := log.read_text(errors="replace")):

@@ -48,11 +48,14 @@ class Service:
     """Lines of the log that are shown."""
     optional: bool = False
     """The chapter is left out if it does not start."""
+    pid: str = ""
+    """The file that gets its process id, for a step that stops it."""
 
     @property
     def command(self) -> str:
         first, *rest = self.program.splitlines()
-        return "\n".join([f"{first} > {self.log} 2>&1 &", *rest])
+        pid = f" echo $! > {self.pid}" if self.pid else ""
+        return "\n".join([f"{first} > {self.log} 2>&1 &{pid}", *rest])
 
 
 @dataclass(frozen=True)

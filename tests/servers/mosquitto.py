@@ -1,6 +1,6 @@
 """A real MQTT broker: Eclipse Mosquitto, installed or from its Debian package.
 
-`python -m tests.servers.mosquitto` starts one and prints its URL, until it is interrupted.
+`python -m tests.servers.mosquitto [PORT]` starts one and prints its URL, until it is interrupted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -62,10 +63,10 @@ class Mosquitto(Server):
     uses the same ports.
     """
 
-    def __init__(self, directory: Path, options: MosquittoOptions | None = None) -> None:
+    def __init__(self, directory: Path, options: MosquittoOptions | None = None, port: int | None = None) -> None:
         self._directory = directory
         self._options = options or MosquittoOptions()
-        self.port = free_port()
+        self.port = port or free_port()
         self.tls_port = free_port() if self._options.tls else None
         self._process = ServerProcess("Mosquitto", directory / "mosquitto.log")
 
@@ -148,9 +149,10 @@ def _hashed(password: str) -> str:
 
 
 def main() -> None:
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else None
     with (
         tempfile.TemporaryDirectory() as scratch,
-        Mosquitto(Path(scratch)) as broker,
+        Mosquitto(Path(scratch), port=port) as broker,
         suppress(KeyboardInterrupt),
     ):
         print(broker.url, flush=True)

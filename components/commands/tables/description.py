@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from astha.cli.output import print_pairs, time_text
+from astha.cli.output import counted, print_pairs, time_text
 from astha.cli.table import print_rows
 from astha.quantities import format_size
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
@@ -113,7 +113,7 @@ def print_description(found: Description) -> None:
             "format": f"{found.format}, {found.compression}",
             "partitioned by": ", ".join(found.partition_by) or "nothing",
             "sorted by": ", ".join(found.sort_by) or "nothing",
-            "rows": f"{found.row_count:,} in {found.file_count:,} files, {format_size(found.total_size)}",
+            "rows": f"{found.row_count:,} in {counted(found.file_count, 'file')}, {format_size(found.total_size)}",
             "last modified": time_text(found.last_modified),
             "schema version": f"{found.schema_version} of {found.versions[-1].version}",
         }

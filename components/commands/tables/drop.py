@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import confirm, print_json
+from astha.cli.output import confirm, counted, print_json
 from astha.cli.progress import progress
 from astha.cli.store import with_store
 from astha.settings import Settings
@@ -34,7 +34,7 @@ def drop_command(reload: Callable[[], Settings], table: str, purge: bool, yes: b
     settings = reload()
     found = with_store(settings, lambda store: find_table(store, table))
     files = "and deletes its files" if purge else "and leaves its files where they are"
-    size = f"{found.row_count:,} rows in {found.file_count:,} files"
+    size = f"{counted(found.row_count, 'row')} in {counted(found.file_count, 'file')}"
     confirm(f"this drops {full_name(found)} with {size}, {files}", yes)
 
     async def drop(store: MetadataStore) -> bool:

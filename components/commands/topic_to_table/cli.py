@@ -18,7 +18,7 @@ import msgspec
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json
+from astha.cli.output import counted, print_json
 from astha.cli.progress import progress
 from astha.clock import SystemLoopClock
 from astha.lake_locations import located
@@ -195,7 +195,8 @@ class _Command:
         ]
         listed = "".join(f", {note}" for note in notes)
         click.echo(
-            f"{options.table}: {totals.rows:,} rows in {totals.files:,} files{listed}; lag {lag:,} ({seconds:.1f} s)"
+            f"{options.table}: {counted(totals.rows, 'row')} in {counted(totals.files, 'file')}{listed}; lag {lag:,} "
+            f"({seconds:.1f} s)"
         )
 
     def _report(self) -> None:

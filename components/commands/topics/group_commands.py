@@ -11,6 +11,7 @@ import click
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import confirm, print_json, time_text
+from astha.cli.progress import progress
 from astha.cli.store import with_store
 from astha.cli.table import print_rows
 from astha.clock import SystemLoopClock
@@ -157,7 +158,8 @@ def run_reading(settings: Settings, work: Callable[[MetadataStore, ReadContext],
         finally:
             await store.close()
 
-    return asyncio.run(run())
+    with progress("waiting for the registry", quiet=True):
+        return asyncio.run(run())
 
 
 def _view(lag: PartitionLag) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json
+from astha.cli.output import counted, print_json
 from astha.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -77,5 +77,4 @@ def produce_command(
     if as_json:
         print_json({"topic": topic, "records": records, "partitions": written, "seconds": seconds})
     else:
-        many = f"{len(written)} partition{'s' * (len(written) != 1)}"
-        click.echo(f"{topic}: {records:,} records in {many} ({seconds:.1f} s)")
+        click.echo(f"{topic}: {counted(records, 'record')} in {counted(len(written), 'partition')} ({seconds:.1f} s)")

@@ -9,7 +9,7 @@ import msgspec
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import confirm, print_json, print_pairs, time_text
+from astha.cli.output import confirm, counted, print_json, print_pairs, time_text
 from astha.cli.progress import progress
 from astha.cli.store import with_store
 from astha.cli.table import print_rows
@@ -112,8 +112,8 @@ def create_command(
     if as_json:
         print_json({"created": created, "topic": _view(topic)})
     else:
-        many = f"{topic.partition_count} partition{'s' * (topic.partition_count != 1)}"
-        click.echo(f"{'created' if created else 'exists already:'} {topic.name} with {many}, {_retention_text(topic)}")
+        many, kept = counted(topic.partition_count, "partition"), _retention_text(topic)
+        click.echo(f"{'created' if created else 'exists already:'} {topic.name} with {many}; records are kept {kept}")
 
 
 @click.command("list", short_help="List topics.")

@@ -12,7 +12,7 @@ import click
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json
+from astha.cli.output import counted, print_json
 from astha.cli.progress import progress
 from registry.errors import NotFound
 
@@ -161,12 +161,12 @@ def _print(report: VerificationReport, seconds: float) -> None:
         _print_difference(difference)
     different = sum(not table.equal for table in report.tables)
     if report.equal:
-        click.echo(f"equal: {len(report.tables):,} tables ({seconds:.1f} s)")
+        click.echo(f"equal: {counted(len(report.tables), 'table')} ({seconds:.1f} s)")
     else:
         count = sum(len(difference.items) for difference in _all(report))
         click.echo(
-            f"different: {different:,} of {len(report.tables):,} tables, "
-            f"{count:,} difference{'s' * (count != 1)} ({seconds:.1f} s)"
+            f"different: {different:,} of {counted(len(report.tables), 'table')}, "
+            f"{counted(count, 'difference')} ({seconds:.1f} s)"
         )
 
 
@@ -179,10 +179,10 @@ def _state(table: TableVerification) -> str:
 
 
 def _summary(table: TableVerification) -> str:
-    parts = [f"{table.files:,} files, {table.rows:,} rows, {table.size_bytes:,} bytes"]
+    parts = [f"{counted(table.files, 'file')}, {counted(table.rows, 'row')}, {table.size_bytes:,} bytes"]
     if table.delete_files:
         left = table.rows - table.rows_deleted
-        parts.append(f"{table.delete_files:,} delete files, {left:,} rows without those deleted by position")
+        parts.append(f"{counted(table.delete_files, 'delete file')}, {left:,} rows without those deleted by position")
     if table.snapshot is not None:
         at = "" if table.position is None else f" at position {table.position}"
         parts.append(f"snapshot {table.snapshot}{at}")
@@ -191,7 +191,7 @@ def _summary(table: TableVerification) -> str:
     if table.objects_checked:
         read = f", {table.bytes_checked:,} bytes read" if table.bytes_checked else ""
         without = f", {table.without_checksum:,} without checksum" if table.without_checksum else ""
-        parts.append(f"{table.objects_checked:,} objects checked{read}{without}")
+        parts.append(f"{counted(table.objects_checked, 'object')} checked{read}{without}")
     if table.statistics_repaired:
         parts.append("statistics recounted")
     return "; ".join(parts)

@@ -166,7 +166,7 @@ def _print_all(statuses: list[IcebergTableStatus]) -> None:
         ]
         for status in statuses
     ]
-    print_rows(header, rows, right=("snapshot", "position", "files", "behind"))
+    print_rows(header, rows, right=("snapshot", "position", "files", "behind"), optional=("position",))
     for status in statuses:
         if status.stopped:
             click.echo(f"\n{status.table} is stopped: {status.stopped}")

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from astha.cli.exit_codes import Exit, Failure
+from astha.cli.progress import progress
 from astha.clock import LoopClock, SystemLoopClock
 from astha.lake_locations import located
 from astha.settings import Settings
@@ -88,7 +89,8 @@ def run_with_lake(settings: Settings, work: Callable[[LakeSession], Awaitable[T]
             except Exception as error:
                 raise _as_failure(error, settings) from error
 
-    return asyncio.run(run())
+    with progress("waiting for the registry", quiet=True):
+        return asyncio.run(run())
 
 
 def _as_failure(error: Exception, settings: Settings) -> Exception:

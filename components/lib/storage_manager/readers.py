@@ -56,7 +56,10 @@ def format_of(path: str) -> Format:
     found = _EXTENSIONS.get(Path(path).suffix.lower())
     if found is None:
         known = ", ".join(_EXTENSIONS)
-        raise Unreadable(f"{path}: the format is not known from the name (known: {known}): give it with --format")
+        raise Unreadable(
+            f"{path}: the format is not known from the name (known: {known}): give it with --format, in Python with "
+            "format="
+        )
     return found
 
 

@@ -79,7 +79,7 @@ def table_from_rows(
     names = {field.name for field in fields}
     for number, row in enumerate(rows, first_row):
         if not isinstance(row, Mapping):
-            raise RowsRefused(f"is a {type(row).__name__}: give each row as a mapping from column to value", row=number)
+            raise RowsRefused(f"is {type(row).__name__}: give each row as a mapping from column to value", row=number)
         if row.keys() != names:
             _check_keys(row, names, fields, number, fill_missing=fill_missing)
     return pa.table([_column(rows, field, wanted.field(field.name).type, first_row) for field in fields], schema=wanted)
@@ -197,7 +197,8 @@ def _cannot_convert(value: Any, kind: IcebergType, path: str) -> CannotConvert:
     hint = ""
     if isinstance(value, datetime) and isinstance(kind, TimestampType | TimestamptzType):
         hint = ": give it without a zone" if isinstance(kind, TimestampType) else ": give it with its zone"
-    return CannotConvert(path, f"{_shown(value)} ({type(value).__name__}) is not a {kind}{hint}")
+    article = "an" if isinstance(kind, IntegerType) else "a"
+    return CannotConvert(path, f"{_shown(value)} ({type(value).__name__}) is not {article} {kind}{hint}")
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,7 @@ The brokers are those of the tests: Kafka from its jars, Mosquitto installed or 
 
 from __future__ import annotations
 
-from deploy.demo.claims import prints
+from deploy.demo.claims import counts, prints
 from deploy.demo.machine import listens, no_java
 from deploy.demo.story import Addresses, Chapter, Service, Step
 
@@ -56,13 +56,20 @@ END""",
 
 
 def mqtt(addresses: Addresses) -> Chapter:
+    status = f"astha status --server http://127.0.0.1:{addresses.mqtt}"
     return Chapter(
         "mqtt",
-        "Changes on MQTT",
-        "The same for MQTT 5, as plain JSON. A subscriber gets what happens while it is connected.",
+        "Changes on MQTT, and a broker that goes away",
+        "The same for MQTT 5, as plain JSON. A subscriber gets what happens while it is connected.\n"
+        "A component that can't work is disconnected: it delays no other one, and no changes are kept for it.",
         (
             Service(
-                "python -m tests.servers.mosquitto", "mqtt.log", lambda log: "mqtt://" in log, _START_S, optional=True
+                "python -m tests.servers.mosquitto",
+                "mqtt.log",
+                lambda log: "mqtt://" in log,
+                _START_S,
+                optional=True,
+                pid="mqtt.pid",
             ),
             Step(
                 """\
@@ -71,6 +78,7 @@ components:
   mqtt_sink:
     tables: [topics]
     settings: {url: "$(grep mqtt:// mqtt.log)", format: json}
+    lane: {health_interval_s: 1, breaker_reset_s: 1}
 END"""
             ),
             _daemon("mqtt", addresses.mqtt),
@@ -96,6 +104,39 @@ END""",
             Step(
                 "cat messages.log",
                 (prints("astha/topics/insert/refunds", "Any MQTT client gets the change."),),
+                until=True,
+            ),
+            Step("kill $(cat mqtt.pid)"),
+            Step(
+                status,
+                (prints("mqtt_sink is broken: health check failed", "The sink's circuit is open, and says why."),),
+                until=True,
+                status=1,
+            ),
+            Step("astha topics create repairs"),
+            Step(
+                "astha status",
+                (
+                    prints("ready     yes"),
+                    counts(r"^iceberg_updater +live ", 1, "The others go on: changes reach them as before."),
+                ),
+            ),
+            Service(
+                "python -m tests.servers.mosquitto $(sed 's/.*://' mqtt.log)",
+                "mqtt-again.log",
+                lambda log: "mqtt://" in log,
+                most_lines=1,
+            ),
+            Step(
+                status,
+                (
+                    prints("ready     yes"),
+                    counts(
+                        r"^mqtt_sink +live .* (?:[2-9]|\d\d)$",
+                        1,
+                        "The circuit has closed by itself: a second refresh brought what the sink had missed.",
+                    ),
+                ),
                 until=True,
             ),
         ),

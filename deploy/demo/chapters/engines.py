@@ -56,7 +56,7 @@ END""",
             ),
             Step(
                 "astha verify shop.prices",
-                (prints("equal: 1 tables"), prints("4,600 rows", "The registry has the rows of both engines.")),
+                (prints("equal: 1 table"), prints("4,600 rows", "The registry has the rows of both engines.")),
             ),
         ),
         no_spark,

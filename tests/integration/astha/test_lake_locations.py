@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 
 from astha.cli import main
@@ -22,6 +25,18 @@ def directories(tmp_path: Path) -> tuple[Path, Path]:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     return tmp_path / "first", tmp_path / "second"
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """Restored afterwards: `astha run` sets up logs on a stream that ends with the command."""
+    root = logging.getLogger()
+    handlers, level, before = root.handlers[:], root.level, structlog.get_config()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.configure(**before)
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +96,22 @@ def test_other_settings_are_refused_with_the_way_out(
     shown = astha("registry", "locations", "--json").output
     assert f"file://{second}/lake" in shown
     assert f"file://{first}/lake/streams" in shown
+
+
+def test_a_warehouse_in_the_working_directory_is_announced_once(
+    url: str, directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for directory in directories:
+        monkeypatch.chdir(directory)
+        astha("tables", "create", f"shop.{directory.name}", "--column", "id:long")
+    kept = astha("registry", "locations", "--json").output
+    said = [record.getMessage() for record in caplog.records if record.name == "astha.lake_locations"]
+    if url.startswith("sqlite"):  # it is beside the file, wherever the command runs
+        assert said == []
+        return
+    location = said[0].partition(" go to ")[2].partition(";")[0]
+    assert (len(said), f'"{location}"' in kept) == (1, True)
+    assert "`astha registry locations` changes it" in said[0]
 
 
 def test_a_new_registry_keeps_its_warehouse_beside_the_file(

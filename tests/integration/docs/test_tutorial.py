@@ -39,6 +39,6 @@ def test_every_block_of_the_tutorial_works(project_directory: Path) -> None:
     ):  # fmt: skip
         assert expected in shown, f"{expected!r} is not in:\n{shown}"
     assert len(re.findall(r"│ (?:eu|us) +│ +1500 │", shown)) == 2
-    assert shown.count("equal: 1 tables") == 2
+    assert shown.count("equal: 1 table") == 2
     assert shown.rindex("3,001 rows") > shown.index("its storage does not answer")
     assert log.read_text().endswith("stopped\n")

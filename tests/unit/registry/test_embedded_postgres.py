@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from registry import embedded_postgres
-from registry.embedded_postgres import BIN_SETTING, EmbeddedPostgres, find_binaries
+from registry.embedded_postgres import BIN_SETTING, EmbeddedPostgres, find_binaries, why_not_runnable
 from registry.errors import Unavailable
 
 
@@ -53,6 +53,21 @@ def test_a_directory_without_initdb_does_not_count(nothing: pytest.MonkeyPatch, 
     nothing.setattr(embedded_postgres, "_system_directories", lambda: iter([tmp_path / "client"]))
     with pytest.raises(Unavailable):
         find_binaries()
+
+
+def test_programs_that_do_not_run_are_noticed_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = _programs(tmp_path / "bin")
+    assert why_not_runnable(programs) is None
+    (programs / "postgres").write_text("#!/bin/sh\necho error while loading shared libraries: libicu >&2\nexit 127\n")
+    assert why_not_runnable(programs) == f"{programs}/postgres: error while loading shared libraries: libicu"
+    (programs / "postgres").write_text("#!/nonexistent\n")
+    assert "No such file" in (why_not_runnable(programs) or "")
+
+    def refuse() -> None:
+        raise Unavailable("there is no user to run it as")
+
+    monkeypatch.setattr(embedded_postgres, "_unprivileged_account", refuse)
+    assert why_not_runnable(programs) == "there is no user to run it as"
 
 
 def test_a_failed_start_leaves_no_directory(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:

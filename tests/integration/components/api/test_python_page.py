@@ -17,7 +17,6 @@ import pytest
 import astha
 from astha.errors import AsthaError, ConfigError
 from components.api.scan import _library
-from components.lib.storage_manager import RowsRefused
 from registry.errors import NotFound
 from tests.integration.astha.processes import ROOT, Astha
 
@@ -64,7 +63,11 @@ def test_inserts_of_every_kind_and_their_errors(url: str, directory: Path) -> No
         assert lake.insert("t", directory / "rows.csv", id="csv").repeated is False
         again = lake.insert("t", "rows.csv", id="csv")
         assert (again.rows, again.repeated) == (2, True)
-        with pytest.raises(RowsRefused, match="row 1, column 'id'"):
+        (directory / "rows.txt").write_text("id\n6\n")
+        assert lake.insert("t", directory / "rows.txt", format="csv").rows == 1
+        with pytest.raises(AsthaError, match="format="):
+            lake.insert("t", directory / "rows.txt")
+        with pytest.raises(astha.RowsRefused, match="row 1, column 'id'"):
             lake.insert("t", [{"id": "five"}])
         with pytest.raises(AsthaError, match="not in the Iceberg catalog yet"):
             lake.scan("default.t" if "default.t" in lake.tables() else "t")
@@ -76,6 +79,29 @@ def test_inserts_of_every_kind_and_their_errors(url: str, directory: Path) -> No
         lake.tables()
 
 
+def test_one_string_is_one_name_and_no_records(url: str, directory: Path) -> None:
+    with astha.connect(url) as lake:
+        assert url.rpartition("/")[2] in repr(lake)
+        lake.create_table("a.t", {"id": "long", "region": "string"}, partition_by="region", sort_by="region")
+        lake.create_topic("clicks")
+        for wrong in ("one", b"one", astha.NewRecord(b"one")):
+            with pytest.raises(TypeError, match="put it in a list"):
+                lake.produce("clicks", wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="record 2: is int: give bytes"):
+            lake.produce("clicks", ["one", 2])  # type: ignore[list-item]
+        assert list(lake.consume("clicks")) == []
+
+
+def test_a_loop_over_records_may_end_early(url: str, directory: Path) -> None:
+    with astha.connect(url) as lake:
+        lake.create_topic("clicks")
+        lake.produce("clicks", ["one", "two"])
+        for record in lake.consume("clicks", group="readers"):
+            assert record.value == b"one"
+            break
+        assert [record.value for record in lake.consume("clicks", group="readers")] == [b"one", b"two"]
+
+
 async def test_the_blocking_lake_works_inside_a_running_loop(url: str, directory: Path) -> None:
     with astha.connect(url) as lake:
         lake.create_table("a.t", {"id": "long"})
@@ -84,7 +110,30 @@ async def test_the_blocking_lake_works_inside_a_running_loop(url: str, directory
         assert await same.tables() == ["a.t"]
 
 
+def test_the_registry_keeps_the_warehouse(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with astha.connect(url, warehouse="lake") as lake:
+        lake.create_table("a.t", {"id": "long"})
+        lake.insert("a.t", [{"id": 1}])
+    elsewhere = directory / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    with astha.connect(url) as lake:
+        assert lake.insert("a.t", [{"id": 2}]).rows == 1
+    with pytest.raises(ConfigError, match="astha registry locations"):
+        astha.connect(url, warehouse="lake")
+    assert list(elsewhere.iterdir()) == []
+    assert len(list((directory / "lake").rglob("*.parquet"))) == 2
+
+
+def test_a_wrong_url_is_called_an_argument() -> None:
+    with pytest.raises(ConfigError, match=r"^argument: registry\.url: .*use sqlite or postgresql"):
+        astha.connect("mysql://db/astha")
+
+
 def test_the_module_loads_the_api_on_first_use() -> None:
+    offered = {"AsyncLake", "InsertSummary", "Lake", "NewRecord", "Record", "RowsRefused", "Scan", "connect", "open"}
+    assert offered <= set(dir(astha))
+    assert all(getattr(astha, name) for name in offered)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         astha.nothing  # type: ignore[attr-defined]  # noqa: B018
 

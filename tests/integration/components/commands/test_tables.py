@@ -220,7 +220,7 @@ def test_statistics_of_partitions(lake: Lake) -> None:
 
     lake.do(insert)
     shown = lake.run("describe", "t", "--partitions").stdout
-    assert "rows            3 in 1 files, 2.0 KiB" in shown
+    assert "rows            3 in 1 file, 2.0 KiB" in shown
     assert "id=7          3      1  2.0 KiB" in shown
     assert lake.json("describe", "t")["partitions"] == []
 
@@ -292,7 +292,7 @@ def test_impossible_alterations_are_refused(lake: Lake, arguments: tuple[str, ..
 
 def test_two_concurrent_alterations_both_succeed(lake: Lake) -> None:
     lake.run("create", "t", "--column", "id:long")
-    columns = [f"c{number}" for number in range(4)]
+    columns = ["c1", "c2"]
     commands = [
         subprocess.Popen(
             [Path(sys.executable).with_name("astha"), "tables", "alter", "t", "--add", f"{name}:int", "--registry",
@@ -300,12 +300,12 @@ def test_two_concurrent_alterations_both_succeed(lake: Lake) -> None:
         for name in columns
     ]  # fmt: skip
     for command in commands:
-        output, _ = command.communicate(timeout=60)
+        output, _ = command.communicate(timeout=300)
         assert command.returncode == 0, output
     found = lake.json("describe", "t")
-    assert found["schema_version"] == 5
+    assert found["schema_version"] == 3
     assert {column["name"] for column in found["columns"]} == {"id", *columns}
-    assert {column["id"] for column in found["columns"]} == {1, 2, 3, 4, 5}
+    assert {column["id"] for column in found["columns"]} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("command", ["describe", "alter", "drop"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from astha.cli import main
+from astha.cli import control, main
 from astha.cli.exit_codes import Exit
+from astha.cli.project import SERVER_DIRECTORY, embedded_url
+from astha.client import Refused
 
 AUDIT = "components:\n  audit:\n    use: astha_cli_test_audit:create\n    tables: [topics]\n"
 
@@ -109,6 +112,36 @@ class TestRun:
 def test_no_daemon_is_one_line(arguments: tuple[str, ...]) -> None:
     said = refused(Exit.UNAVAILABLE, *arguments, "--set", "server.port=1")
     assert said.startswith("astha: no daemon responds at http://127.0.0.1:1 (Connection refused)")
+
+
+def test_a_stopped_registry_of_a_project_is_started_by_up(project_directory: Path) -> None:
+    url = embedded_url(project_directory)
+    (project_directory / SERVER_DIRECTORY).mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as killed:  # which leaves its socket
+        killed.bind(str(project_directory / SERVER_DIRECTORY / ".s.PGSQL.5432"))
+    for command in (("tables", "list"), ("status", "--all")):
+        said = refused(Exit.UNAVAILABLE, *command, "--registry", url)
+        assert said == f"astha: the registry of {project_directory} is not running: start it with `astha up`\n"
+
+
+class TestInTheWrongDirectory:
+    HINT = "; there is no astha.yaml here: run this in the project's directory, or name the file with --config\n"
+
+    def test_no_registry_was_meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert refused(Exit.USAGE, "run").endswith(f"run `astha registry migrate`{self.HINT}")
+        assert self.HINT not in refused(Exit.USAGE, "run", "--registry", "sqlite:///own.db")
+        monkeypatch.setenv("ASTHA_REGISTRY", "sqlite:///own.db")
+        assert self.HINT not in refused(Exit.USAGE, "run")
+
+    def test_no_daemon_was_meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> None:
+            raise Refused("a token is required", 401)
+
+        monkeypatch.setattr(control, "client_of", refuse)
+        assert refused(Exit.PROBLEM, "status").endswith(f"a token is required{self.HINT}")
+        assert self.HINT not in refused(Exit.PROBLEM, "status", "--server", "http://127.0.0.1:1")
+        Path("astha.yaml").write_text("server: {port: 1}\n")
+        assert self.HINT not in refused(Exit.PROBLEM, "status")
 
 
 def test_an_invalid_address() -> None:

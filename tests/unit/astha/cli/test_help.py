@@ -15,7 +15,7 @@ from tests.unit.astha.cli.command_tree import all_commands, parse
 
 COMMANDS = all_commands()
 _EXAMPLES = re.compile(r"\x08\n *Examples?:\n((?: +\S.*\n?)+)")
-_OTHER_PROGRAM = re.compile(r"[|<>]")
+_OTHER_PROGRAM = re.compile(r"[|<>&;]")
 
 
 def examples(command: click.Command) -> list[str]:
@@ -30,8 +30,8 @@ def of_astha(line: str) -> list[list[str]]:
 
 
 def _split(line: str) -> list[str]:
-    """Splits at pipes and redirections outside of quotes."""
-    lexer = shlex.shlex(line, posix=False, punctuation_chars="|<>")
+    """Splits at pipes, redirections and the ends of commands outside of quotes."""
+    lexer = shlex.shlex(line, posix=False, punctuation_chars="|<>&;")
     lexer.whitespace_split = True
     parts: list[list[str]] = [[]]
     for token in lexer:
@@ -58,6 +58,15 @@ def test_the_examples_are_accepted(name: str, tmp_path: Path, monkeypatch: pytes
             for file in (one for one in arguments if re.fullmatch(r"[\w-]+\.(csv|parquet|jsonl|txt|yaml)", one)):
                 (tmp_path / file).touch()
             parse(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "close"), [(["statu"], "'status'"), (["tables", "creat"], "'create'"), (["xyzzy"], None)]
+)
+def test_a_command_that_is_misspelt_is_suggested(arguments: list[str], close: str | None) -> None:
+    said = CliRunner().invoke(main, arguments).stderr
+    assert "No such command" in said
+    assert (f"Did you mean {close}" in said) if close else ("Did you mean" not in said)
 
 
 def test_a_wrong_example_is_refused() -> None:

@@ -73,6 +73,18 @@ def test_quiet_without_a_terminal_prints_nothing(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("quick")
+def test_of_two_the_inner_one_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def printed() -> set[str]:
+        return {line.partition(",")[0] for line in capsys.readouterr().err.splitlines()}
+
+    with progress("waiting"):
+        wait_until(lambda: printed() == {"waiting"})
+        with progress("requested"):
+            wait_until(lambda: printed() == {"requested"})
+        wait_until(lambda: printed() == {"waiting"})
+
+
 _PROGRAM = """
 import sys, time
 from astha.cli.progress import progress

@@ -29,6 +29,26 @@ def test_fits_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert lines[1].endswith("…")
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (36, ["component  state  lag  drops  queued", "updater    live     0      0       3"]),
+        (35, ["component  state  lag  queued", "updater    live     0       3"]),
+        (28, ["component  state  lag", "updater    live     0"]),
+        (18, ["compo…  state  lag", "updat…  live     0"]),
+    ],
+)
+def test_a_narrow_terminal_gets_fewer_columns_first_those_with_only_zeros(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, expected: list[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    numbers = ("lag", "drops", "queued")
+    rows = [["updater", "live", "0", "0", "3"]]
+    print_rows(("component", "state", *numbers), rows, right=numbers, optional=("queued", "drops"))
+    assert capsys.readouterr().out.splitlines() == expected
+
+
 def test_the_widest_columns_are_reduced_and_numbers_are_not() -> None:
     assert fitted([10, 30, 20], [False, False, True], 54) == [10, 20, 20]
     assert fitted([10, 10], [False, False], 80) == [10, 10]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -63,6 +64,21 @@ def test_shows_it_again_and_survives_a_daemon_that_does_not_answer(waits: list[f
     assert waits == [2.0, 2.0, 2.0]
     assert result.stdout.count("leading, epoch 3") == 2
     assert "no daemon answers" in result.stdout
+
+
+def test_the_screen_is_cleared_when_the_next_text_is_there(waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is never empty for as long as a daemon takes to answer."""
+    calls: list[str] = []
+    get = Daemon.get
+
+    def recorded(daemon: Daemon, path: str) -> dict[str, Any]:
+        calls.append("read")
+        return get(daemon, path)
+
+    monkeypatch.setattr(Daemon, "get", recorded)
+    monkeypatch.setattr(click, "clear", lambda: calls.append("clear"))
+    CliRunner().invoke(main, ["status", "--watch"])
+    assert calls == ["read", "clear"] * 3
 
 
 def test_json_is_one_line_each_time(waits: list[float]) -> None:

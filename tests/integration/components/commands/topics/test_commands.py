@@ -54,7 +54,7 @@ def shell(url: str, warehouse: Path) -> Shell:
 
 async def test_the_life_cycle_of_a_topic(shell: Shell, store: MetadataStore) -> None:
     made = await shell(topics_commands, "create", "orders", "--partitions", "2", "--retention", "7d")
-    assert made.output == "created orders with 2 partitions, for 7 days\n"
+    assert made.output == "created orders with 2 partitions; records are kept for 7 days\n"
     again = await shell(topics_commands, "create", "orders")
     assert again.exit_code == 1
     assert not (await shell.json(topics_commands, "create", "orders", "--if-not-exists"))["created"]
@@ -160,7 +160,7 @@ async def test_invalid_offsets_are_reported(shell: Shell, store: MetadataStore) 
         0, "g continues orders/0 at 2, the first retained offset: 0 is deleted\n",
     )  # fmt: skip
     skipping = await shell(consume_command, "orders", "--from", "0", "--skip-lost")
-    assert (skipping.stdout, "2 records were deleted" in skipping.stderr) == ("c\n", True)
+    assert (skipping.stdout, "2 records were deleted" in skipping.stderr) == ("c\n", True), skipping.output
 
 
 @pytest.mark.parametrize(

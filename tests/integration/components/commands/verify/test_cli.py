@@ -24,7 +24,7 @@ async def test_equal(stage: Stage) -> None:
     done = await call(stage, "--checksums")
     assert done.exit_code == Exit.OK, done.output
     assert "shop.orders  equal" in done.stdout
-    assert "equal: 1 tables" in done.stdout
+    assert "equal: 1 table" in done.stdout
 
 
 async def test_differences(stage: Stage) -> None:
@@ -38,7 +38,7 @@ async def test_differences(stage: Stage) -> None:
     assert "shop.orders  different" in done.stdout
     assert f"    {file.file_path}\n" in done.stdout
     assert "    repair: `astha run`: it catches up by itself" in done.stdout
-    assert "different: 1 of 1 tables, 2 differences" in done.stdout
+    assert "different: 1 of 1 table, 2 differences" in done.stdout
 
     done = await call(stage, "--files", "--json")
     assert done.exit_code == Exit.PROBLEM
@@ -83,7 +83,7 @@ async def test_metrics_that_can_not_be_written(stage: Stage, tmp_path: Path) -> 
     await stage.commit()
     done = await call(stage, "--metrics", str(tmp_path / "nowhere" / "verify.prom"))
     assert done.exit_code == Exit.UNAVAILABLE
-    assert "equal: 1 tables" in done.stdout
+    assert "equal: 1 table" in done.stdout
     assert "the metrics can't be written" in done.stderr
 
 

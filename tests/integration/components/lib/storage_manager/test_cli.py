@@ -165,7 +165,7 @@ async def test_a_half_done_list_of_files_is_repeated_with_its_id(
     written(second, lines(ROWS[1]))
     result = await insert(url, *arguments)
     assert result.exit_code == 0, result.output
-    assert f"{first}: inserted before, 1 rows; nothing was changed" in result.output
+    assert f"{first}: inserted before, 1 row; nothing was changed" in result.output
     again = await insert(url, *arguments, "--json")
     assert [one["repeated"] for one in json.loads(again.output)["inserts"]] == [True, True]
     assert sorted(await read_rows(store, table), key=lambda row: int(row["id"])) == READ
@@ -185,7 +185,7 @@ async def test_standard_input(url: str, store: MetadataStore, warehouse: Path, t
         "parquet": (tmp_path / "a.parquet").read_bytes(),
     }[kind]
     result = await insert(url, "shop.orders", "-", "--format", kind, "--sync", stdin=stdin)
-    assert (result.exit_code, result.output.split(" (")[0]) == (0, "shop.orders: 2 rows in 1 files"), result.output
+    assert (result.exit_code, result.output.split(" (")[0]) == (0, "shop.orders: 2 rows in 1 file"), result.output
     assert await read_rows(store, table) == READ
 
 

@@ -59,7 +59,7 @@ def test_keys_must_be_the_columns() -> None:
     with pytest.raises(RowsRefused, match=r"^row 1, column 'id': is missing, and the table requires it"):
         table_from_rows([{"flag": True}], SCHEMA, fill_missing=True)
     assert table_from_rows([{"id": 1}], SCHEMA, fill_missing=True).column("name").to_pylist() == [None]
-    with pytest.raises(RowsRefused, match=r"^row 2: is a int: give each row as a mapping"):
+    with pytest.raises(RowsRefused, match=r"^row 2: is int: give each row as a mapping"):
         table_from_rows([FULL_ROW, 5], SCHEMA)  # type: ignore[list-item]
 
 
