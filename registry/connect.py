@@ -10,7 +10,7 @@ import msgspec
 from registry.clock import Clock, SystemClock
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings, async_engine, parse_url
-from registry.migrate import status
+from registry.schema_status import status
 from registry.stores.postgres import PostgresStore
 from registry.stores.sqlite import SqliteStore
 from registry.stores.write_lock import WriteLock
