@@ -1,20 +1,35 @@
 """Garbage collection without long pauses.
 
 A full collection visits every live container. With Spark, PyIceberg and SQLAlchemy loaded and some thousand rows in
-memory that takes 100 ms, in which the event loop delivers nothing. Here the objects that survive a full collection are
-frozen, so that the next one visits only newer objects. Cyclic garbage among frozen objects is collected once per hour,
-when everything is visited.
+memory that takes 100 ms, in which the event loop delivers nothing. Here the objects of the start and those that survive
+a full collection are frozen, so that the next one visits only newer objects. Cyclic garbage among frozen objects is
+collected once per hour, when everything is visited.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, Self
 
 _UNFREEZE_EVERY_S = 3_600.0
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """For the start of a process, until a `FreezingCollector` is entered or the block ends: imports make hundreds of
+    thousands of objects that stay, and each collection would visit all of them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class FreezingCollector:
@@ -28,7 +43,8 @@ class FreezingCollector:
     def __enter__(self) -> Self:
         self._next = self._clock() + self._every_s
         gc.callbacks.append(self._on_collection)
-        gc.collect()
+        gc.freeze()  # hardly any garbage is among it, and a collection would visit everything first
+        gc.enable()
         return self
 
     def __exit__(

@@ -62,10 +62,26 @@ class LeaderLock:
             if holder == self._ended:
                 return True  # the lease could not be taken the last time
             self._release()
-            if not self.held and self._lock(holder):
+            if not self.held and self.looks_free() and self._lock(holder):
                 self._ended = holder
                 return True
             return False
+
+    def looks_free(self) -> bool:
+        """Returns whether no process has the lock at this moment. Does not open the file for writing, and so wakes no
+        other standby that watches it.
+        """
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return True
 
     def release(self) -> bool:
         """Returns whether this process has no lock any more."""

@@ -4,21 +4,24 @@ A leader delivers only while its lease is valid, by its own monotonic clock coun
 asked. A process that was paused for longer finds at its next delivery that its lease has expired.
 
 A standby takes the lease when it has expired or was released. It need not wait for a leader whose process has ended on
-this machine, such as one in a container that was restarted: `LeaderLock` tells.
+this machine, such as one in a container that was restarted: `LeaderLock` tells. A standby that runs already learns of
+the end at once: see `ReleaseWatch`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
 from astha.clock import LoopClock
 from astha.errors import ConfigError, LeadershipLost
 from astha.leader_lock import LeaderLock
+from astha.release_watch import ReleaseWatch
 from astha.settings.groups import LeaseSettings as LeaseSettings
-from astha.tasks import raise_if_cancelled
+from astha.tasks import first_of, raise_if_cancelled
 from registry.clock import UnchangedTimer
 from registry.contract import MetadataStore
 from registry.errors import Fenced, PermissionDenied, RegistryError, SchemaMismatch, Unavailable
@@ -30,6 +33,9 @@ _ANSWER_WITHIN_S = 30.0
 
 _LONGEST_POLL_S = 0.5
 """A standby notices a released lease within this time, however long the lease's TTL is."""
+
+_RELEASE_CHECKS, _RELEASE_CHECK_S = 20, 0.005
+"""After the leader's file was closed: how often and at which intervals its lock is tried."""
 
 _DEAD_AFTER_TTLS = 5.0
 """A lease that has not changed for this many TTLs of our own monotonic clock is taken over, whenever it says that it
@@ -59,6 +65,7 @@ class Leadership:
         self._lease: DaemonLease | None = None
         self._failures = 0
         self._lock = lock
+        self.standing_by = False  # another daemon leads
         self.trouble: str | None = None  # why the lease can't be requested; None while another daemon may lead
 
     @property
@@ -77,8 +84,17 @@ class Leadership:
 
     async def acquire(self) -> None:
         """Returns when this daemon leads. Raises ConfigError if the database role may not take the lease."""
-        waited = False
         others = UnchangedTimer[DaemonLease](self._clock)
+        if self._lock is None:
+            await self._acquire(others, asyncio.Event().wait)
+            return
+        with ReleaseWatch(self._lock.path) as watch:
+            loop = asyncio.get_running_loop()
+            await self._with_lock(lambda _: watch.arm(loop))
+            await self._acquire(others, partial(self._released, watch))
+
+    async def _acquire(self, others: UnchangedTimer[DaemonLease], released: Callable[[], Awaitable[object]]) -> None:
+        self.standing_by = False
         while True:
             raise_if_cancelled()
             asked = self._clock.monotonic()
@@ -93,13 +109,24 @@ class Leadership:
                 self._failures, self.trouble = 0, None
                 if lease is not None:
                     self._accept(lease, asked)
+                    self.standing_by = False
                     self.changed.set()
                     log.info("daemon leads", group=self.group, epoch=lease.epoch, holder=self._holder)
                     return
-                if not waited:
-                    waited = True
+                if not self.standing_by:
+                    self.standing_by = True
                     log.info("another daemon leads, standing by", group=self.group)
-            await self._clock.sleep(min(self._settings.ttl_s / 5, _LONGEST_POLL_S))
+            poll = self._clock.sleep(min(self._settings.ttl_s / 5, _LONGEST_POLL_S))
+            await first_of(poll, released())
+
+    async def _released(self, watch: ReleaseWatch) -> None:
+        """Returns when the leader on this machine has closed its lock, because its process has ended or it resigns."""
+        while True:
+            await watch.closed()
+            for _ in range(_RELEASE_CHECKS):  # a process that ends closes its files before it releases their locks
+                if await self._with_lock(LeaderLock.looks_free):
+                    return
+                await self._clock.sleep(_RELEASE_CHECK_S)
 
     async def _take(self, others: UnchangedTimer[DaemonLease]) -> DaemonLease | None:
         name, holder, ttl_ms = self.group, self._holder, self._ttl_ms

@@ -15,6 +15,11 @@ import psycopg
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
+def deployed_environment(**settings: str) -> dict[str, str]:
+    """Returns the environment of a process that starts as a deployed one does: with its bytecode compiled."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | settings
+
+
 def cpu_seconds(pid: int) -> float:
     """Returns the CPU time of all its threads, in steps of 10 ms. Raises OSError if the process is gone."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -10,9 +10,7 @@ import msgspec
 from registry.clock import Clock, SystemClock
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings, async_engine, parse_url
-from registry.migrate import status
-from registry.stores.postgres import PostgresStore
-from registry.stores.sqlite import SqliteStore
+from registry.schema_status import status
 from registry.stores.write_lock import WriteLock
 
 _RESERVED = {"pool_size": 2, "pool_overflow": 1}
@@ -47,9 +45,14 @@ async def open_stores(url: str, *, settings: StoreSettings | None = None, clock:
 
 
 def _store(url: str, settings: StoreSettings, clock: Clock, lock: WriteLock, *, urgent: bool = False) -> MetadataStore:
+    """Imports one backend only: the other's takes CPU at every start."""
     parsed = parse_url(url)
     if parsed.drivername == "sqlite":
+        from registry.stores.sqlite import SqliteStore
+
         return SqliteStore(partial(async_engine, parsed, settings), clock, lock, urgent=urgent)
+    from registry.stores.postgres import PostgresStore
+
     return PostgresStore(async_engine(parsed, settings), clock)
 
 

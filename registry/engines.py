@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-import psycopg
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError
@@ -111,14 +110,17 @@ def display_url(url: URL) -> str:
 
 def access_error(where: str, error: BaseException | None) -> RegistryError | None:
     """Returns the registry's error for a driver's error about missing privileges or read-only access, else None."""
+    if isinstance(error, sqlite3.Error):
+        read_only = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY
+        return ReadOnly(f"{where} takes no writes: {error}") if read_only else None
+    import psycopg  # here: a process on SQLite does not need it
+
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return PermissionDenied(f"{where}: {message}: run `astha check`, which names what the role lacks")
         if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
             return ReadOnly(f"{where} takes no writes: {message}")
-    if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
-        return ReadOnly(f"{where} takes no writes: {error}")
     return None
 
 

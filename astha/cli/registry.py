@@ -17,8 +17,8 @@ from astha.cli.progress import progress
 
 if TYPE_CHECKING:
     from registry.copy import CopyProgress
-    from registry.migrate import SchemaStatus
     from registry.models import LocationName
+    from registry.schema_status import SchemaStatus
 
 _POLL_S = 0.5
 
@@ -57,7 +57,8 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
     from astha.cli.store import with_store
     from astha.lake_locations import record_explicit
     from astha.settings import load_settings
-    from registry.migrate import migrate, require_known, status
+    from registry.migrate import migrate, require_known
+    from registry.schema_status import status
 
     require_known(revision)
     before = status(url)
@@ -124,7 +125,7 @@ def status_command(url: str, wait_s: float, as_json: bool) -> None:
 def _status_within(url: str, wait_s: float) -> SchemaStatus:
     """Returns the status once a migration has been made, or after `wait_s`."""
     from registry.errors import Unavailable
-    from registry.migrate import status
+    from registry.schema_status import status
 
     end = monotonic() + wait_s
     while True:
@@ -221,7 +222,8 @@ async def _copy(source_url: str, target_url: str, may_migrate: bool, report: Cop
     from registry.connect import open_store
     from registry.copy import copy_registry
     from registry.engines import StoreSettings
-    from registry.migrate import migrate, status
+    from registry.migrate import migrate
+    from registry.schema_status import status
 
     no_limit = StoreSettings(statement_timeout_s=0)  # counting a large table may take long
     (await asyncio.to_thread(status, source_url, no_limit)).require_current()  # or rows of newer tables would be lost

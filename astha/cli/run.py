@@ -39,7 +39,10 @@ def run_command(reload: Callable[[], Settings]) -> None:
       astha run
       astha run --group reports --components compactor,snapshotter
     """
-    run_daemon(reload(), reload)
+    from astha.gc_tuning import without_collections
+
+    with without_collections():
+        run_daemon(reload(), reload)
 
 
 def run_daemon(settings: Settings, reload: Callable[[], Settings]) -> None:

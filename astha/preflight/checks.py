@@ -31,8 +31,8 @@ from registry.areas import Area
 from registry.connect import open_store
 from registry.engines import parse_url, sqlite_path
 from registry.errors import PermissionDenied, RegistryError, SchemaMismatch
-from registry.migrate import status
 from registry.privileges import daemon_grants, reader_grants
+from registry.schema_status import status
 
 Subscriptions = Mapping[str, Subscription]
 

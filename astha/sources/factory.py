@@ -1,4 +1,4 @@
-"""Opens the source of a daemon, or the live source for a registry's URL."""
+"""Opens the source of a daemon, or the live source for a registry's URL. Only the one that is opened is imported."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Literal
 from astha.clock import LoopClock
 from astha.errors import ConfigError
 from astha.extras import install
+from astha.settings.groups import PostgresSourceSettings, TailSettings
 from astha.settings.registry import conninfo_of
 from astha.settings.source import SourceSettings, StreamAddress
 from astha.sources.contract import LiveSource, Source
 from astha.sources.limits import TransactionLimits
-from astha.sources.postgres.live_source import PostgresLiveSource
-from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
-from astha.sources.sqlite import SqliteLiveSource, SqliteSource, TailSettings
 from registry.contract import MetadataStore
 from registry.engines import parse_url
 
@@ -29,8 +27,12 @@ def open_source(
     """Both sources keep their position in the database: in a slot, or by trimming the change log."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
+        from astha.sources.postgres.source import PostgresSource
+
         return PostgresSource(conninfo_of(parsed), store, settings, clock, group)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+    from astha.sources.sqlite import SqliteSource
+
     return SqliteSource(url, store, limits=limits, settings=tail)
 
 
@@ -62,6 +64,10 @@ def open_live_source(url: str, settings: PostgresSourceSettings, tail: TailSetti
     """For processes beside the daemon: at most one per free replication slot, on SQLite any number."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
+        from astha.sources.postgres.live_source import PostgresLiveSource
+
         return PostgresLiveSource(conninfo_of(parsed), settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+    from astha.sources.sqlite import SqliteLiveSource
+
     return SqliteLiveSource(url, limits, tail)

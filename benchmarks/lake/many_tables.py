@@ -7,7 +7,6 @@ and get one file each; a batch ends when Iceberg has its last file.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import psycopg
 
 from astha.subscribers import LakeSettings
 from benchmarks.lake.iceberg import SCHEMA, sample_file
-from benchmarks.processes import memory_mb
+from benchmarks.processes import deployed_environment, memory_mb
 from benchmarks.registries import SERVER, new_registry
 from benchmarks.report import Report, run
 from components.lib.lake.storage.locations import table_location
@@ -106,11 +105,13 @@ class _Lake:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        environment = {
-            **os.environ, "ASTHA_REGISTRY": self._url, "ASTHA_SUBSCRIPTIONS": str(self._subscriptions),
-            "ASTHA_SERVER__PORT": str(port), "ASTHA_LOG__LEVEL": "error",
-            "ASTHA_LAKE__WAREHOUSE": self._settings.warehouse,
-        }  # fmt: skip
+        environment = deployed_environment(
+            ASTHA_REGISTRY=self._url,
+            ASTHA_SUBSCRIPTIONS=str(self._subscriptions),
+            ASTHA_SERVER__PORT=str(port),
+            ASTHA_LOG__LEVEL="error",
+            ASTHA_LAKE__WAREHOUSE=self._settings.warehouse,
+        )
         started = perf_counter()
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "astha.cli", "run", env=environment)
         try:

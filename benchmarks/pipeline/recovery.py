@@ -6,7 +6,6 @@ All daemons are `astha run` from scratch, so the start of Python is included. Co
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.pipeline.first_event import FILE
+from benchmarks.processes import deployed_environment
 from benchmarks.registries import SERVER, new_registry
 from benchmarks.report import Report
 from registry.connect import open_store
@@ -134,10 +134,8 @@ async def _daemon(url: str, events: Path) -> AsyncIterator[_Daemon]:
     log = events.with_suffix(".log")
     subscriptions = events.with_suffix(".yaml")
     subscriptions.write_text(_SUBSCRIPTIONS)
-    environment = {
-        **os.environ, "ASTHA_REGISTRY": url, "ASTHA_SUBSCRIPTIONS": str(subscriptions), "ASTHA_SERVER__PORT": "0",
-        FILE: str(events),
-    }  # fmt: skip
+    settings = {"ASTHA_REGISTRY": url, "ASTHA_SUBSCRIPTIONS": str(subscriptions), "ASTHA_SERVER__PORT": "0"}
+    environment = deployed_environment(**settings, **{FILE: str(events)})
     with log.open("w") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "astha.cli", "run", env=environment, stdout=output, stderr=output

@@ -11,17 +11,16 @@ Everything here blocks, in a thread of the caller.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
-import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+
+from astha import inotify
 
 _POLL_GRAIN_S = 0.001  # poll(2) counts in milliseconds
 
@@ -121,11 +120,9 @@ class CommitWatcher:
 
 
 class DirectoryWatch:
-    """inotify(7) on the directory of a database: writes to its files, their creation and deletion."""
+    """The directory of a database: writes to its files, their creation and deletion."""
 
-    _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
-    _OVERFLOW = 0x4000
-    _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
+    _MASK = inotify.MODIFY | inotify.MOVED_FROM | inotify.MOVED_TO | inotify.CREATE | inotify.DELETE
 
     def __init__(self, descriptor: int, names: frozenset[bytes]) -> None:
         self.descriptor = descriptor
@@ -134,33 +131,17 @@ class DirectoryWatch:
     @classmethod
     def of(cls, path: Path) -> DirectoryWatch | None:
         """Returns None if there is no inotify, no directory, or no free watch."""
-        if sys.platform != "linux":
-            return None
         real = path.resolve()
-        libc = ctypes.CDLL(None)
-        descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if descriptor < 0:
-            return None
-        mask = cls._MODIFY | cls._MOVED_FROM | cls._MOVED_TO | cls._CREATE | cls._DELETE
-        if libc.inotify_add_watch(descriptor, os.fsencode(real.parent), ctypes.c_uint32(mask)) < 0:
-            os.close(descriptor)
+        descriptor = inotify.watch(real.parent, cls._MASK)
+        if descriptor is None:
             return None
         name = os.fsencode(real.name)
         return cls(descriptor, frozenset({name, name + b"-wal", name + b"-journal"}))
 
     def drain(self) -> bool:
         """Reads all events, and returns whether any concerns the database."""
-        try:
-            data = os.read(self.descriptor, 65536)
-        except BlockingIOError:
-            return False
-        offset, concerned = 0, False
-        while offset < len(data):
-            _, mask, _, length = self._EVENT.unpack_from(data, offset)
-            offset += self._EVENT.size + length
-            name = data[offset - length : offset].rstrip(b"\0")
-            concerned = concerned or name in self._names or bool(mask & self._OVERFLOW)
-        return concerned
+        found = list(inotify.events(self.descriptor))
+        return any(name in self._names or mask & inotify.OVERFLOW for mask, name in found)
 
     def close(self) -> None:
         os.close(self.descriptor)

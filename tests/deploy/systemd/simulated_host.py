@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.systemd import installer
-from registry.migrate import SchemaState
+from registry.schema_status import SchemaState
 
 SCHEMAS = {"0.1.0": "0001", "0.2.0": "0002", "0.3.0": "0002"}
 """Version -> the schema revision that it needs."""

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from deploy.systemd import installer
-from registry.migrate import SchemaState
+from registry.schema_status import SchemaState
 from tests.deploy.systemd.simulated_host import SCHEMAS, Killed, SimulatedHost
 
 BOTH = {"astha.service", "astha@reports.service"}

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.bundle import make_bundle, pin_requirements
 from registry.embedded_postgres import free_port
-from registry.migrate import _head
+from registry.revisions import newest_revision
 from tests.deploy.systemd import inside
 from tests.deploy.systemd.bundle import build_version, wheels_of
 from tests.deploy.systemd.inside.recorder import ALLOWED, FORBIDDEN
@@ -35,7 +35,7 @@ FOLLOWED = "/var/lib/astha/followed"
 BROKER_PASSWORD = "only for the broker"
 PORT, SECOND_PORT, FOLLOWER_PORT = (free_port() for _ in range(3))  # of this machine, whose network the other shares
 DEADLINE_S = 120.0
-HEAD = _head()
+HEAD = newest_revision()
 COMPATIBLE, INCOMPATIBLE = (HEAD, EXPANDING), (None, NOTHING)
 """Migrations of later versions: this version can use the first one's schema, and not the second one's."""
 

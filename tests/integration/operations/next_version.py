@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 from astha.cli.root import main
-from registry import migrate
+from registry import revisions
 
 HEADER = """
 from __future__ import annotations
@@ -55,11 +55,11 @@ def downgrade():
 NOTHING = "def upgrade():\n    pass\n\n\ndef downgrade():\n    pass\n"
 
 
-def with_revisions(directory: Path, revisions: Mapping[str, tuple[str | None, str]]) -> Path:
+def with_revisions(directory: Path, further: Mapping[str, tuple[str | None, str]]) -> Path:
     """Returns a copy of the migrations with further ones: revision -> what it is compatible from, and its code."""
-    scripts = Path(shutil.copytree(migrate._MIGRATIONS, directory, ignore=shutil.ignore_patterns("__pycache__")))
-    previous = migrate._head()
-    for revision, (compatible_from, code) in revisions.items():
+    scripts = Path(shutil.copytree(revisions.MIGRATIONS, directory, ignore=shutil.ignore_patterns("__pycache__")))
+    previous = revisions.newest_revision()
+    for revision, (compatible_from, code) in further.items():
         declared = "" if compatible_from is None else f'compatible_from = "{compatible_from}"'
         header = HEADER.format(revision=revision, down_revision=previous, compatible_from=declared)
         (scripts / "versions" / f"{revision}_simulated.py").write_text(header + "\n" + code)
@@ -70,7 +70,7 @@ def with_revisions(directory: Path, revisions: Mapping[str, tuple[str | None, st
 @contextmanager
 def next_version(scripts: Path) -> Iterator[None]:
     """Within the block, this process is the next version."""
-    with mock.patch.object(migrate, "_MIGRATIONS", scripts):
+    with mock.patch.object(revisions, "MIGRATIONS", scripts):
         yield
 
 

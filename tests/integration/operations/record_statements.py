@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from registry.migrate import _head
+from registry.revisions import newest_revision
 from registry.schema import metadata
 
 DIRECTORY = Path(__file__).parent / "statements"
@@ -51,7 +51,7 @@ def main() -> int:
     if code == 0:
         DIRECTORY.mkdir(exist_ok=True)
         text = json.dumps({dialect: sorted(found) for dialect, found in recorder.found.items()}, indent=0)
-        (DIRECTORY / f"{_head()}.json").write_text(text + "\n")
+        (DIRECTORY / f"{newest_revision()}.json").write_text(text + "\n")
     return code
 
 

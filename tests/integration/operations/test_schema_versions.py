@@ -10,8 +10,10 @@ import pytest
 from astha.testing import RecordingSubscriber
 from registry.connect import open_store
 from registry.errors import SchemaMismatch, SchemaTooNew
-from registry.migrate import _head, migrate, status
+from registry.migrate import migrate
 from registry.models import PUBLISHED, UNPUBLISHED
+from registry.revisions import newest_revision
+from registry.schema_status import status
 from tests.fixtures.daemons import RunDaemon
 from tests.fixtures.databases import MakeDatabase
 from tests.integration.operations.next_version import EXPANDING, NOTHING, next_version, with_revisions
@@ -19,7 +21,7 @@ from tests.integration.registry.plain_sql import execute_sql, select
 from tests.integration.registry.schema_catalog import catalog
 from tests.samples import ONE_OF_EACH, TABLE
 
-HEAD = _head()
+HEAD = newest_revision()
 EVERYTHING = frozenset(kind.table for kind in PUBLISHED)
 
 

@@ -14,7 +14,8 @@ from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.engines import StoreSettings
 from registry.errors import RegistryError, SchemaMismatch, Unavailable
-from registry.migrate import migrate, status
+from registry.migrate import migrate
+from registry.schema_status import status
 from tests.doubles.proxy import PostgresProxy
 from tests.fixtures.databases import SERVER_SETTINGS
 from tests.fixtures.stores import OpenStore

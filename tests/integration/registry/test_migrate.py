@@ -18,9 +18,10 @@ from registry.engines import StoreSettings, parse_url, sqlite_path
 from registry.errors import Invalid, SchemaMismatch, Unavailable
 from registry.inputs import SnapshotDraft
 from registry.json_text import JsonText
-from registry.migrate import migrate, status
+from registry.migrate import migrate
 from registry.models import PUBLISHED, UNPUBLISHED, LedgerEntry, SegmentObject
 from registry.schema import PUBLICATION, PUBLISHED_TABLES, metadata, table_of
+from registry.schema_status import status
 from tests.fixtures.databases import Backend, MakeDatabase
 from tests.integration.registry.plain_sql import execute_sql, select
 from tests.integration.registry.schema_catalog import catalog, without
@@ -293,7 +294,7 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
 
 async def test_an_older_schema_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code pretends to have a later version."""
-    monkeypatch.setattr("registry.migrate._head", lambda: "0011")
+    monkeypatch.setattr("registry.schema_status.newest_revision", lambda: "0011")
     with pytest.raises(SchemaMismatch, match=r"schema 0010, older than 0011: run `astha registry migrate`"):
         await open_store(url)
 

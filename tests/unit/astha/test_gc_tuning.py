@@ -6,7 +6,7 @@ from weakref import ref
 
 import pytest
 
-from astha.gc_tuning import FreezingCollector
+from astha.gc_tuning import FreezingCollector, without_collections
 
 
 class Knot:
@@ -75,3 +75,17 @@ def test_afterwards_nothing_is_frozen() -> None:
 
     assert gc.callbacks == callbacks
     assert gc.get_freeze_count() == 0
+
+
+def test_a_start_without_collections_ends_when_the_collector_is_entered() -> None:
+    with without_collections():
+        assert not gc.isenabled()
+        with FreezingCollector():
+            assert gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_start_that_fails_leaves_collections_enabled() -> None:
+    with pytest.raises(OSError, match="no registry"), without_collections():
+        raise OSError("no registry")
+    assert gc.isenabled()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from astha import inotify
+from astha.clock import SystemLoopClock
 from astha.leader_lock import LeaderLock, lock_directory
 from astha.leadership import Leadership, LeaseSettings
 from astha.testing import ManualClock
@@ -179,6 +181,50 @@ async def test_a_successor_waits_for_a_leader_that_runs(tmp_path: Path) -> None:
             return waiting.done()
 
         await eventually(leads, "the second leads")
+
+
+async def test_a_standby_notices_the_end_of_the_leaders_process_without_polling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astha.leadership._LONGEST_POLL_S", 3_600.0)
+    clock = ManualClock()
+    office = LeaseOffice(clock)
+    await leadership(office, clock, tmp_path, "one").acquire()
+    code = (
+        "import sys; from pathlib import Path; from astha.leader_lock import LeaderLock;"
+        "assert LeaderLock(Path(sys.argv[1]), 'astha', 'one').take(); print('locked', flush=True); sys.stdin.read()"
+    )
+    leader = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, str(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert leader.stdout is not None
+    assert await leader.stdout.readline() == b"locked\n"
+    long = LeaseSettings.model_construct(ttl_s=36_000.0)
+    two = Leadership(office.store, long, "two", SystemLoopClock(), lock=lock(tmp_path, "two"))
+    async with running(two.acquire()) as waiting:
+        await eventually(lambda: two.standing_by, "the second stands by")
+        assert not waiting.done()
+        leader.kill()
+        await eventually(waiting.done, "the second leads")
+    await leader.wait()
+    assert two.lease.epoch == 2
+
+
+def test_looking_at_a_lock_wakes_no_other_standby(tmp_path: Path) -> None:
+    one, two = lock(tmp_path, "one"), lock(tmp_path, "two")
+    assert not two.looks_free(), "there is no file"
+    assert one.take()
+    descriptor = inotify.watch(tmp_path, inotify.CLOSE_WRITE)
+    assert descriptor is not None
+    try:
+        assert not two.take_from("one")
+        assert not two.looks_free()
+        assert list(inotify.events(descriptor)) == []
+        assert one.release()
+        assert [name for _, name in inotify.events(descriptor)] == [b"astha.leader"]
+        assert two.looks_free()
+    finally:
+        os.close(descriptor)
 
 
 async def test_a_file_system_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
