@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from astha.clock import LoopClock
 from astha.errors import ConfigError
 from astha.extras import install
 from astha.settings.registry import conninfo_of
 from astha.settings.source import SourceSettings, StreamAddress
-from astha.sources.contract import LiveSource, Source
+from astha.sources.cockroachdb import CockroachLiveSource, CockroachSource
+from astha.sources.contract import LiveSource, PositionUnit, Source
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.live_source import PostgresLiveSource
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.sqlite import SqliteLiveSource, SqliteSource, TailSettings
 from registry.contract import MetadataStore
 from registry.engines import parse_url
+
+_UNITS: dict[str, PositionUnit] = {"postgresql": "bytes", "cockroachdb": "nanoseconds"}
 
 
 def open_source(
@@ -26,8 +27,10 @@ def open_source(
     clock: LoopClock,
     group: str = "astha",
 ) -> Source:
-    """Both sources keep their position in the database: in a slot, or by trimming the change log."""
+    """Every source keeps its position in the database: in a slot, in a row, or by trimming the change log."""
     parsed = parse_url(url)
+    if parsed.drivername == "cockroachdb":
+        return CockroachSource(conninfo_of(parsed), store, settings, clock, group)
     if parsed.drivername == "postgresql":
         return PostgresSource(conninfo_of(parsed), store, settings, clock, group)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
@@ -41,7 +44,7 @@ def open_follower(
 
     Raises ConfigError if the extra of the transport is not installed.
     """
-    unit: Literal["bytes", "changes"] = "bytes" if parse_url(url).drivername == "postgresql" else "changes"
+    unit = _UNITS.get(parse_url(url).drivername, "changes")
     try:
         if address.transport == "kafka":
             from astha.sources.kafka.source import KafkaSource
@@ -61,6 +64,8 @@ def open_follower(
 def open_live_source(url: str, settings: PostgresSourceSettings, tail: TailSettings, clock: LoopClock) -> LiveSource:
     """For processes beside the daemon: at most one per free replication slot, on SQLite any number."""
     parsed = parse_url(url)
+    if parsed.drivername == "cockroachdb":
+        return CockroachLiveSource(conninfo_of(parsed), settings, clock)
     if parsed.drivername == "postgresql":
         return PostgresLiveSource(conninfo_of(parsed), settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
