@@ -1,8 +1,8 @@
 """Positions in the registry's history, and which transactions a snapshot contains.
 
-A *position* orders commits: an LSN on PostgreSQL, a change sequence on SQLite. A *snapshot visibility* says which
-transactions a consistent snapshot contains. Positions can't say that: PostgreSQL writes a commit record before the
-transaction becomes visible, so only the transaction id tells whether a snapshot contains it.
+A *position* orders commits: an LSN on PostgreSQL, a change sequence on SQLite, a time on CockroachDB. A *snapshot
+visibility* says which transactions a consistent snapshot contains. PostgreSQL's positions can't say that: it writes a
+commit record before the transaction becomes visible, so only the transaction id tells whether a snapshot contains it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ class SequenceVisibility(msgspec.Struct, frozen=True, tag="sequence"):
         transaction is the negative sequence of its first change.
         """
         return transaction < 0 and -transaction <= self.last < position
+
+
+class TimestampVisibility(msgspec.Struct, frozen=True, tag="timestamp"):
+    """CockroachDB: a snapshot is read at a timestamp, the last one of its position (see `registry.hlc`)."""
+
+    last: Position
+
+    def contains(self, transaction: int, position: Position) -> bool:
+        return position <= self.last
 
 
 class XidVisibility(msgspec.Struct, frozen=True, tag="xid"):
