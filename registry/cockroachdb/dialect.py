@@ -45,12 +45,12 @@ class _Tables(PGDDLCompiler):
 
     def get_column_specification(self, column: Column[Any], **kw: Any) -> str:
         if column.identity is None:
-            return super().get_column_specification(column, **kw)
+            return str(super().get_column_specification(column, **kw))  # type: ignore[no-untyped-call]
         return f"{self.preparer.format_column(column)} INT8 NOT NULL DEFAULT unique_rowid()"
 
-    def create_table_constraints(self, table: Table, **kw: Any) -> str:
+    def create_table_constraints(self, table: Table, *args: Any, **kw: Any) -> str:
         """Adds checks that documents are JSON: CockroachDB's own type is binary and changes their text."""
-        parts = [super().create_table_constraints(table, **kw)]
+        parts = [super().create_table_constraints(table, *args, **kw)]  # type: ignore[no-untyped-call]
         for column in table.columns:
             if isinstance(column.type, JsonTextType):
                 name = self.preparer.format_column(column)
@@ -59,11 +59,11 @@ class _Tables(PGDDLCompiler):
         return ", \n\t".join(part for part in parts if part)
 
     def visit_primary_key_constraint(self, constraint: PrimaryKeyConstraint, **kw: Any) -> str:
-        grows = any(column.identity is not None for column in constraint.columns)
-        return super().visit_primary_key_constraint(constraint, **kw) + (" USING HASH" if grows else "")
+        text = super().visit_primary_key_constraint(constraint, **kw)  # type: ignore[no-untyped-call]
+        return f"{text} USING HASH" if any(column.identity is not None for column in constraint.columns) else text
 
-    def visit_create_index(self, create: CreateIndex, **kw: Any) -> str:
-        text = super().visit_create_index(create, **kw)
+    def visit_create_index(self, create: CreateIndex, *args: Any, **kw: Any) -> str:
+        text = super().visit_create_index(create, *args, **kw)  # type: ignore[no-untyped-call]
         return f"{text} USING HASH" if grows_in_time(create.element) else text
 
 
@@ -80,7 +80,8 @@ class _Common(PGDialect_psycopg):
     supports_statement_cache = True
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, use_native_hstore=False)  # else it would be looked up in the server's catalog
+        # hstore would be looked up in the server's catalog
+        super().__init__(**settings, use_native_hstore=False)  # type: ignore[no-untyped-call]
 
     def _get_server_version_info(self, connection: Connection) -> tuple[int, ...]:
         return _POSTGRESQL

@@ -98,8 +98,8 @@ def create_tables(connection: Connection) -> None:
         connection.exec_driver_sql("ROLLBACK")
         raise
     connection.exec_driver_sql("COMMIT")
-    for statement in lock_rows():
-        connection.exec_driver_sql(statement)
+    for row in lock_rows():
+        connection.exec_driver_sql(row)
     # Rows of transactions whose writer died: the others are deleted by their writers.
     connection.exec_driver_sql("ALTER TABLE commit_attempts SET (ttl_expire_after = '1 day')")
 

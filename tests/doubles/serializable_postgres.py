@@ -59,5 +59,6 @@ class SerializablePostgresStore(CockroachStore):
 
 def own_tables() -> list[str]:
     """Returns the statements that create what only CockroachDB's schema has."""
-    created = [str(CreateTable(table).compile(dialect=postgresql.dialect())) for table in OWN_TABLES]
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    created = [str(CreateTable(table).compile(dialect=dialect)) for table in OWN_TABLES]
     return [*created, *lock_rows()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from functools import wraps
@@ -30,7 +31,10 @@ class TransactionFailed(Unavailable):
 
 
 class Retries(msgspec.Struct, frozen=True):
+    """Gives up after so many attempts, but not before so long: a busy row needs time, a slow machine attempts."""
+
     attempts: int = 30
+    within_s: float = 30.0
     first_s: float = 0.01
     longest_s: float = 1.0
 
@@ -40,13 +44,13 @@ class Retries(msgspec.Struct, frozen=True):
 
     async def run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeats the call while it raises TransactionFailed. After the last attempt, raises Unavailable."""
-        failures = 0
+        failures, began = 0, time.monotonic()
         while True:
             try:
                 return await call()
             except TransactionFailed as error:
                 failures += 1
-                if failures >= self.attempts:
+                if failures >= self.attempts and time.monotonic() - began >= self.within_s:
                     raise Unavailable(f"{error} ({failures} attempts)") from error
                 await asyncio.sleep(self.delay_s(failures))
 

@@ -107,7 +107,7 @@ class CockroachStore(
                     await connection.exec_driver_sql(begin)
             except TransactionFailed:
                 failures += 1
-                if connection.invalidated or failures >= self.retries.attempts:
+                if connection.invalidated or failures >= self.retries.attempts:  # the verb is repeated, if it is one
                     raise
                 await connection.exec_driver_sql("ROLLBACK")
                 await asyncio.sleep(self.retries.delay_s(failures))
@@ -119,7 +119,7 @@ class CockroachStore(
             return await self._attempts.resolve(connection, attempt, self._clock.now_ms())
 
     @repeated
-    async def _rows(self, kind: type[R], query: Select[Any], **values: object) -> list[R]:
+    async def _rows(self, /, kind: type[R], query: Select[Any], **values: object) -> list[R]:
         return await super()._rows(kind, query, **values)
 
     async def _lock_locations(self, connection: AsyncConnection) -> None:

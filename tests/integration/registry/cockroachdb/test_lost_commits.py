@@ -50,7 +50,7 @@ async def failing(
     serializable_url: str, script: Script, clock: ManualClock
 ) -> AsyncIterator[SerializablePostgresStore]:
     async with AsyncExitStack() as stack:
-        yield await _open(stack, serializable_url, script, clock, Retries(attempts=8, longest_s=0.05))
+        yield await _open(stack, serializable_url, script, clock, Retries(attempts=8, within_s=0.0, longest_s=0.05))
 
 
 async def _open(

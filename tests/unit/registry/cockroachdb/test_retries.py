@@ -9,7 +9,7 @@ from registry.errors import Conflict, Unavailable
 from registry.stores.cockroachdb import CockroachStore
 from registry.stores.cockroachdb.retries import Retries, TransactionFailed, current_verb, repeat_verbs, repeated
 
-AT_ONCE = Retries(attempts=5, first_s=0.0, longest_s=0.0)
+AT_ONCE = Retries(attempts=5, within_s=0.0, first_s=0.0, longest_s=0.0)
 
 
 class Failing:
