@@ -149,7 +149,7 @@ def sync_engine(url: URL, settings: StoreSettings) -> Engine:
         return _set_pragmas_on_connect(engine, settings)
     options = _server_options(url, settings, statement_timeout_s=0)
     return create_engine(
-        _driver(url),
+        server_driver(url),
         poolclass=NullPool,
         isolation_level="AUTOCOMMIT",
         connect_args=options,
@@ -170,7 +170,7 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
         _roll_back_on_invalidate(engine.sync_engine)
         return engine
     return create_async_engine(
-        _driver(url),
+        server_driver(url),
         isolation_level="AUTOCOMMIT",
         pool_size=settings.pool_size,
         max_overflow=settings.pool_overflow,
@@ -181,7 +181,8 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
     )
 
 
-def _driver(url: URL) -> URL:
+def server_driver(url: URL) -> URL:
+    """Returns the URL for SQLAlchemy's engines, with the dialect of this server over psycopg."""
     if url.drivername == cockroachdb.NAME:
         return cockroachdb.driver(url)
     return url.set(drivername="postgresql+psycopg")

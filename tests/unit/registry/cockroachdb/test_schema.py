@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from registry.cockroachdb import schema
 from registry.cockroachdb.dialect import CockroachDialect, driver, grows_in_time, server_version
 from registry.engines import parse_url
 from registry.errors import Invalid
+from registry.migrate import migrate
 from registry.schema import metadata
 
 
@@ -67,6 +70,11 @@ def test_tables_are_placed_in_regions() -> None:
     assert set(schema.READ_MOSTLY) < set(schema.table_names())
     with pytest.raises(Invalid, match="primary region"):
         list(schema.Placement(()).statements("registry"))
+
+
+def test_other_databases_have_no_regions(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="only CockroachDB has"):
+        migrate(f"sqlite:///{tmp_path}/registry.db", placement=schema.Placement(("eu-west1",)))
 
 
 @pytest.mark.parametrize(
