@@ -11,6 +11,8 @@ from registry.clock import Clock, SystemClock
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings, async_engine, parse_url
 from registry.migrate import status
+from registry.stores.cockroachdb import CockroachStore
+from registry.stores.cockroachdb.retries import Retries
 from registry.stores.postgres import PostgresStore
 from registry.stores.sqlite import SqliteStore
 from registry.stores.write_lock import WriteLock
@@ -50,6 +52,9 @@ def _store(url: str, settings: StoreSettings, clock: Clock, lock: WriteLock, *, 
     parsed = parse_url(url)
     if parsed.drivername == "sqlite":
         return SqliteStore(partial(async_engine, parsed, settings), clock, lock, urgent=urgent)
+    if parsed.drivername == "cockroachdb":
+        retries = Retries(within_s=settings.busy_timeout_s)
+        return CockroachStore(async_engine(parsed, settings), clock, retries=retries)
     return PostgresStore(async_engine(parsed, settings), clock)
 
 

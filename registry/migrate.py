@@ -1,6 +1,7 @@
 """Migrates a registry's schema to the version that this code expects, and tells whether this code can use a version.
 
-All steps of a migration are one transaction on both backends, and only one process migrates at a time.
+On SQLite and PostgreSQL, all steps of a migration are one transaction, and only one process migrates at a time. DDL of
+CockroachDB is not transactional: there, each step can be repeated, and an interrupted migration is run again.
 
 Code can use its own schema and newer ones that are compatible with it. A migration names the oldest revision whose code
 can still use the schema (``compatible_from``; itself unless it says so), and the version table keeps that name: it is
@@ -21,6 +22,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
+from registry.cockroachdb import dialect as cockroachdb
+from registry.cockroachdb import schema
+from registry.cockroachdb.schema import Placement
 from registry.engines import (
     SQLITE_MINIMUM,
     StoreSettings,
@@ -86,16 +90,26 @@ def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
         return schema_status(connection)
 
 
-def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = "head") -> SchemaStatus:
+def migrate(
+    url: str,
+    settings: StoreSettings | None = None,
+    *,
+    revision: str = "head",
+    placement: Placement | None = None,
+) -> SchemaStatus:
     """Upgrades the schema, or downgrades it to ``revision`` (``base``: empty). Creates a SQLite file if needed.
 
     A newer schema that is compatible stays as it is. On PostgreSQL, also repairs a missing or incomplete publication,
-    whatever the schema was before.
+    whatever the schema was before. On CockroachDB, ``placement`` also places the tables in regions.
     """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).absolute().parent.is_dir():
         raise Invalid("registry URL", display_url(parsed), "the directory of the file does not exist")
+    if placement is not None and parsed.drivername != cockroachdb.NAME:
+        raise Invalid("regions", placement.regions, f"{display_url(parsed)} has no regions: only CockroachDB has")
     with _connected(parsed, settings or StoreSettings()) as connection:
+        if parsed.drivername == cockroachdb.NAME:
+            return _migrate_in_steps(connection, revision, placement)
         _require_sqlite_version(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if parsed.drivername == "sqlite" else "BEGIN")
         try:
@@ -111,6 +125,30 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
             raise
         connection.exec_driver_sql("COMMIT")
         return after
+
+
+def _migrate_in_steps(connection: Connection, revision: str, placement: Placement | None) -> SchemaStatus:
+    """Every step is committed by itself, the version last. Interrupted, it is to be run again."""
+    schema.require_server(connection)
+    require_known(revision)
+    before = schema_status(connection)
+    wanted = _head() if revision == "head" else revision
+    if before.state == "missing" and wanted == _head():
+        schema.create_tables(connection)
+        command.stamp(_alembic(connection), wanted)
+    elif wanted == "base":
+        schema.drop_tables(connection)
+    elif before.state == "missing" or wanted < schema.FIRST_REVISION:
+        why = f"CockroachDB's registries begin with {schema.FIRST_REVISION}: migrate to head, or to base"
+        raise Invalid("revision", revision, why)
+    else:
+        _run(connection, revision)
+    _record_compatibility(connection)
+    after = schema_status(connection)
+    if placement is not None and after.state in ("current", "compatible"):
+        for statement in placement.statements(str(connection.engine.url.database)):
+            connection.exec_driver_sql(statement)
+    return after
 
 
 def require_known(revision: str) -> None:
@@ -153,8 +191,7 @@ def _run(connection: Connection, revision: str) -> None:
         return
     if before.state in ("compatible", "new"):
         before.require_current()
-    config = _config()
-    config.attributes["connection"] = connection
+    config = _alembic(connection)
     known = [script.revision for script in _scripts().walk_revisions()]  # newest first
     if revision == "base" or (before.found in known and revision in known[known.index(before.found) + 1 :]):
         command.downgrade(config, revision)
@@ -174,6 +211,12 @@ def _record_compatibility(connection: Connection) -> None:
     if _COMPATIBLE_FROM not in {column["name"] for column in inspect(connection).get_columns(VERSION_TABLE)}:
         connection.exec_driver_sql(f"ALTER TABLE {VERSION_TABLE} ADD COLUMN {_COMPATIBLE_FROM} VARCHAR(32)")
     connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET {_COMPATIBLE_FROM} = '{compatible_from}'")
+
+
+def _alembic(connection: Connection) -> Config:
+    config = _config()
+    config.attributes["connection"] = connection
+    return config
 
 
 def _config() -> Config:

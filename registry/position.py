@@ -7,7 +7,7 @@ commit record before the transaction becomes visible, so only the transaction id
 
 from __future__ import annotations
 
-from typing import NewType, Protocol
+from typing import NewType, Protocol, TypeAlias
 
 import msgspec
 
@@ -76,3 +76,7 @@ class XidVisibility(msgspec.Struct, frozen=True, tag="xid"):
         elif self.xmax - wide > _XID_SPACE // 2:
             wide += _XID_SPACE
         return wide
+
+
+AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility | TimestampVisibility
+"""What can be recorded: the tag tells them apart."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import TypeAlias
 
 import msgspec
 
@@ -14,9 +13,7 @@ from astha.events import Commit, Transaction
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import Unavailable
 from registry.json_text import JsonText, parse_json_as, to_json_text
-from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
-
-AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
+from registry.position import AnySnapshotVisibility, Position, SequenceVisibility, SnapshotVisibility
 
 _VISIBLE_WITHIN_S = 60.0
 
@@ -69,6 +66,6 @@ async def snapshot_after(
 
 
 def _serializable(visibility: SnapshotVisibility) -> AnySnapshotVisibility:
-    if isinstance(visibility, (SequenceVisibility, XidVisibility)):
+    if isinstance(visibility, AnySnapshotVisibility):
         return visibility
     raise TypeError(f"the ledger can't store a snapshot visibility of type {type(visibility).__name__}")

@@ -53,7 +53,7 @@ async def preflight(settings: Settings) -> list[PreflightResult]:
         results += [*component_results, *await _own_checks(loaded)]
         if settings.registry.is_postgres:
             results += await _postgres(settings, subscriptions or {}, areas)
-        else:
+        elif settings.registry.is_file:
             results.append(_registry_file(settings))
         results += await follower_checks(settings, _tables(subscriptions or {}))
         if subscriptions is not None:
@@ -68,6 +68,11 @@ async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
 
     Raises ConfigError if the registry has no roles, or if a component can't be loaded.
     """
+    if settings.registry.backend == "cockroachdb":
+        raise ConfigError(
+            "no grants are generated for CockroachDB: GRANT SELECT, INSERT, UPDATE, DELETE and CHANGEFEED on the "
+            "registry's tables"
+        )
     if not settings.registry.is_postgres:
         raise ConfigError("a SQLite registry has no roles: set the permissions of its file and directory instead")
     database, schema = parse_url(settings.registry.url.get_secret_value()).database or role, settings.source.schema_name

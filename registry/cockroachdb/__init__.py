@@ -1,0 +1,1 @@
+"""CockroachDB: its SQL dialect, how it differs from PostgreSQL, and the registry's schema on it."""

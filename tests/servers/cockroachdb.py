@@ -1,0 +1,47 @@
+"""A CockroachDB cluster that somebody has: `make cockroach URL=...` passes its URL."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+import psycopg
+from sqlalchemy import URL, make_url
+
+VARIABLE = "COCKROACH_URL"
+_numbers = itertools.count(1)
+
+
+class CockroachCluster:
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url)
+
+    @staticmethod
+    def backends() -> list[str]:
+        """The backend of tests that run over every backend: only if there is a cluster."""
+        return ["cockroach"] if os.environ.get(VARIABLE) else []
+
+    @classmethod
+    def given(cls) -> Self:
+        return cls(os.environ[VARIABLE])
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """Creates a database, and drops it in the end."""
+        name = f"astha_test_{os.getpid()}_{next(_numbers)}"
+        self.execute(f"CREATE DATABASE {name}")
+        try:
+            yield shown(self._url.set(database=name))
+        finally:
+            self.execute(f"DROP DATABASE {name} CASCADE")
+
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(shown(self._url.set(drivername="postgresql")), autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+def shown(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
