@@ -16,6 +16,7 @@ from astha.daemon import NamedSubscriber
 from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import postgres_checks as server_checks
+from astha.preflight.cockroach_checks import cluster_checks
 from astha.preflight.file_modes import file_modes
 from astha.preflight.follower_checks import follower_checks
 from astha.preflight.groups import change_log_check, group_checks
@@ -55,6 +56,11 @@ async def preflight(settings: Settings) -> list[PreflightResult]:
             results += await _postgres(settings, subscriptions or {}, areas)
         elif settings.registry.is_file:
             results.append(_registry_file(settings))
+        else:
+            results += await cluster_checks(
+                settings.registry.conninfo(), settings.source, _tables(subscriptions or {}), areas,
+                follows=settings.source.address is not None,
+            )  # fmt: skip
         results += await follower_checks(settings, _tables(subscriptions or {}))
         if subscriptions is not None:
             results += await _groups(settings, in_file, subscriptions)

@@ -37,7 +37,8 @@ class AcknowledgedPosition:
         position = await self._store.get_source_identity(f"{self._name}:position")
         if history is None:
             return Recorded(None, None)
-        identity, _, number = ("" if position is None else position.identity).rpartition("@")
+        self._written = "" if position is None else position.identity
+        identity, _, number = self._written.rpartition("@")
         known = identity == history.identity and number.isdecimal()
         return Recorded(history.identity, Position(int(number)) if known else None)
 
