@@ -61,9 +61,8 @@ async def closed_timestamp(target: ClusterTarget) -> PreflightResult:
     seconds = found.total_seconds() if isinstance(found, timedelta) else None
     detail = f"{_CLOSED} is {found}: a change arrives about that much after its commit"
     if seconds is not None and seconds > _SLOW_S:
-        remedy = (
-            f"if that is too late, run `SET CLUSTER SETTING {_CLOSED} = '500ms'`: longer transactions may be repeated"
-        )
+        faster = f"run `SET CLUSTER SETTING {_CLOSED} = '500ms'`"
+        remedy = f"if that is too late, {faster}; longer transactions may be repeated then"
         return warning("closed timestamps", detail, remedy)
     return ok("closed timestamps", detail)
 
@@ -141,7 +140,8 @@ async def cluster_checks(
         async with connected(conninfo) as connection:
             target = ClusterTarget(connection, conninfo, source, tables, areas)
             for name in names:
-                results.append(await _checked(name, target))
+                result = await _checked(name, target)
+                results.append(result)
     except SourceError as error:
         done = {result.check for result in results}
         results += [unknown(name, str(error)) for name in names if name not in done]

@@ -236,7 +236,8 @@ def _parsed(timestamp: str) -> tuple[int, int]:
 
 
 _ORDER = {kind: number for number, kind in enumerate(PUBLISHED)}
-_SORTED_BY = {**{kind: kind.key for kind in PUBLISHED}, Segment: ("topic", "partition_id", "base_offset")}
+_SORTED_BY: dict[type[Row], tuple[str, ...]] = {kind: kind.key for kind in PUBLISHED}
+_SORTED_BY[Segment] = ("topic", "partition_id", "base_offset")
 
 
 def _rank(change: Change) -> tuple[int, int, tuple[object, ...]]:
