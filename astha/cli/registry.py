@@ -66,7 +66,8 @@ def migrate_command(url: str, revision: str, yes: bool, regions: tuple[str, ...]
     from astha.cli.store import with_store
     from astha.lake_locations import record_explicit
     from astha.settings import load_settings
-    from registry.migrate import Placement, migrate, require_known, status
+    from registry.cockroachdb.schema import Placement
+    from registry.migrate import migrate, require_known, status
 
     require_known(revision)
     before = status(url)

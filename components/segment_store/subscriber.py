@@ -123,9 +123,10 @@ class SegmentStore(Component):
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         """Clears the caches and counts the segments again, which reads every row once."""
         read_context, visibility = self.read_context, snapshot.visibility
-        exact = isinstance(visibility, SequenceVisibility | TimestampVisibility)
-        applied = visibility.last if exact else read_context.store.applied
-        read_context.change_feed.resume(applied)
+        if isinstance(visibility, SequenceVisibility | TimestampVisibility):
+            read_context.change_feed.resume(visibility.last)
+        else:
+            read_context.change_feed.resume(read_context.store.applied)
         self._small_segments.clear()
         self._partition_sizes.clear()
         async for page in snapshot.rows(Segment):

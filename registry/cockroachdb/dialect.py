@@ -14,7 +14,7 @@ from sqlalchemy import URL, Column, Connection, Index, PrimaryKeyConstraint, Tab
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.base import PGDDLCompiler, PGTypeCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg, PGDialectAsync_psycopg
-from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.engine.interfaces import Dialect, ReflectedColumn
 from sqlalchemy.sql.ddl import CreateIndex
 
 from registry.schema import JsonTextType
@@ -24,6 +24,13 @@ NAME = "cockroachdb"
 _VERSION = re.compile(r"CockroachDB \S+ v?(\d+)\.(\d+)\.(\d+)")
 _POSTGRESQL = (13,)
 """The version of PostgreSQL whose SQL CockroachDB takes, as far as SQLAlchemy asks."""
+
+
+_COLUMNS = """
+SELECT column_name, is_nullable, column_default FROM information_schema.columns
+WHERE table_name = %(table)s AND table_schema = coalesce(%(schema)s, current_schema()) AND is_hidden = 'NO'
+ORDER BY ordinal_position
+"""
 
 
 class _Types(PGTypeCompiler):
@@ -85,6 +92,16 @@ class _Common(PGDialect_psycopg):
 
     def _get_server_version_info(self, connection: Connection) -> tuple[int, ...]:
         return _POSTGRESQL
+
+    def get_columns(
+        self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[ReflectedColumn]:
+        """Returns names and nullability, which is all that migrations ask: the server lacks functions of the rest."""
+        found = connection.exec_driver_sql(_COLUMNS, {"table": table_name, "schema": schema})
+        return [
+            {"name": name, "type": types.NullType(), "nullable": nullable == "YES", "default": default}
+            for name, nullable, default in found
+        ]
 
 
 class CockroachDialectAsync(_Common, PGDialectAsync_psycopg):
