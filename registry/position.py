@@ -42,12 +42,15 @@ class SequenceVisibility(msgspec.Struct, frozen=True, tag="sequence"):
 
 
 class TimestampVisibility(msgspec.Struct, frozen=True, tag="timestamp"):
-    """CockroachDB: a snapshot is read at a timestamp, the last one of its position (see `registry.hlc`)."""
+    """CockroachDB: a snapshot is read at a timestamp, the last one of a nanosecond (see `registry.hlc`).
+
+    The number of a transaction is the nanosecond of its commit. Its position may be later, if several are the same.
+    """
 
     last: Position
 
     def contains(self, transaction: int, position: Position) -> bool:
-        return position <= self.last
+        return transaction <= self.last
 
 
 class XidVisibility(msgspec.Struct, frozen=True, tag="xid"):

@@ -97,7 +97,7 @@ async def changefeed(target: ClusterTarget) -> PreflightResult:
     try:
         start = (await cluster_status(target.connection, settings.schema_name, target.tables)).now
         began = time.monotonic()
-        feed.start(target.tables, settings.schema_name, start, settings.resolved_interval_s)
+        feed.start(settings.schema_name, start, settings.resolved_interval_s)
         async with asyncio.timeout(_MARK_TIMEOUT_S):
             async for _ in feed.batches(ChangefeedDecoder(target.tables, TransactionLimits(), start)):
                 break

@@ -10,18 +10,16 @@ from psycopg.conninfo import make_conninfo
 
 from astha.errors import ConfigError, SourceError, SourceLost, SourceReset
 from astha.events import Transaction
-from astha.sources.cockroachdb.decode import ChangefeedDecoder
+from astha.sources.cockroachdb.decode import LOOKBACK_NS, ChangefeedDecoder
 from astha.sources.cockroachdb.row_stream import RowStream, StatementEnded
 from astha.sources.contract import Progress
 from registry.clock import Clock
 from registry.hlc import timestamp_of
+from registry.models import PUBLISHED
 from registry.position import Position
 
 _ROWS_PER_TURN = 2_000
 """Rows decoded before the reader yields to the event loop: some milliseconds."""
-
-_WITHOUT_SUBSCRIBERS = frozenset({"topics"})
-"""A changefeed has at least one table."""
 
 _RESETS = {
     "gc threshold": "the server has garbage collected the changes after the acknowledged position (gc.ttlseconds)",
@@ -54,11 +52,11 @@ class Changefeed:
             raise SourceLost(f"can't connect for the changefeed: {error}") from error
         return cls(connection, clock)
 
-    def start(self, tables: frozenset[str], schema: str, after: Position, resolved_s: float) -> None:
-        """Requests every change after `after`. The server's errors come from `batches`."""
+    def start(self, schema: str, after: Position, resolved_s: float) -> None:
+        """Requests every change after `after`, and those shortly before it. The server's errors come from `batches`."""
         self._heard = self._clock.monotonic()
         try:
-            self._rows.send(statement(tables, schema, after, resolved_s))
+            self._rows.send(statement(schema, Position(after - LOOKBACK_NS), resolved_s))
         except psycopg.Error as error:
             raise SourceLost(f"can't start the changefeed: {error}") from error
 
@@ -107,9 +105,11 @@ class Changefeed:
         await self._connection.close()
 
 
-def statement(tables: frozenset[str], schema: str, after: Position, resolved_s: float) -> str:
-    """Names are constants of this code or checked settings. A change of the schema ends the changefeed."""
-    watched = ", ".join(f'"{schema}"."{table}"' for table in sorted(tables or _WITHOUT_SUBSCRIBERS))
+def statement(schema: str, after: Position, resolved_s: float) -> str:
+    """Watches all published tables: positions depend on the commits of all (see `decode`). Names are constants of this
+    code or settings. A change of the schema ends the changefeed.
+    """
+    watched = ", ".join(f'"{schema}"."{kind.table}"' for kind in PUBLISHED)
     interval = f"{max(round(resolved_s * 1000), 1)}ms"
     return (
         f"EXPERIMENTAL CHANGEFEED FOR {watched} WITH updated, mvcc_timestamp, diff, "

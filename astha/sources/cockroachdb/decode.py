@@ -5,6 +5,11 @@ rows, and any of them again. A *resolved* mark says that every change up to its 
 kept by commit until a mark passes it; then each commit is whole, and all of them are in order.
 
 The changes of one commit have no order of their own. They are put into one that is the same every time: see `_rank`.
+
+Transactions that wait for each other commit within one nanosecond, told apart by the logical counter only, and that is
+common. A position is the nanosecond of its commit, or the next one that is free after the commit before. That is the
+same whenever the history is read, if reading begins `LOOKBACK_NS` earlier and counts the commits of *all* published
+tables. The number of a transaction is its nanosecond: a snapshot contains all commits of a nanosecond or none.
 """
 
 from __future__ import annotations
@@ -31,6 +36,12 @@ Change: TypeAlias = tuple[Operation, Row, "Row | None"]
 _KINDS = {kind.table: kind for kind in PUBLISHED}
 _INSERT, _UPDATE, _DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 
+LOOKBACK_NS = 1_000_000
+"""Before the position from which changes are wanted: no position is further from its commit's time."""
+
+_COMMIT_BYTES = 200
+"""Memory of a commit that waits, beside its changes."""
+
 _PENDING_FACTOR = 4
 """Changes that wait for their resolved mark may take this many times the size of one transaction."""
 
@@ -54,6 +65,12 @@ class _Timestamp(msgspec.Struct):
     mvcc_timestamp: str
 
 
+class _Presence(msgspec.Struct):
+    mvcc_timestamp: str
+    after: dict[str, msgspec.Raw] | None = None
+    before: dict[str, msgspec.Raw] | None = None
+
+
 class _Mark(msgspec.Struct):
     resolved: str
 
@@ -64,7 +81,7 @@ class _Pending:
     __slots__ = ("changes", "oversized", "size", "tables", "unlisted")
 
     def __init__(self) -> None:
-        self.changes: dict[tuple[int, bytes, bytes], Change] = {}  # by logical time, table and key
+        self.changes: dict[tuple[bytes, bytes], Change] = {}  # by table and key
         self.size = 0
         self.tables: set[str] = set()
         self.unlisted: set[str] = set()
@@ -74,10 +91,11 @@ class _Pending:
 class ChangefeedDecoder:
     """Takes the rows of one changefeed in the order in which they arrive.
 
-    `after` is its cursor: what it sends up to there is a repetition. A change that can't be decoded does not stop the
-    stream: its table becomes `unlisted`, so that the table's subscribers refresh. So do all tables with changes that
-    wait, if together they are larger than `pending_limit`: after a long absence a changefeed sends all of the history
-    in no order, with no mark before its end.
+    `after` is the position after which changes are wanted; the changefeed's cursor is `LOOKBACK_NS` before it.
+
+    A change that can't be decoded does not stop the stream: its table becomes `unlisted`, so that the table's
+    subscribers refresh. So do all tables with changes that wait, if together they are larger than `pending_limit`:
+    after a long absence a changefeed sends all of the history in no order, with no mark before its end.
     """
 
     def __init__(
@@ -86,13 +104,15 @@ class ChangefeedDecoder:
         unknown = sorted(tables - _KINDS.keys())
         if unknown:
             raise ConfigError(f"tables are not published, so they can't be subscribed to: {', '.join(unknown)}")
-        self.reached = after  # every change up to here has been delivered
+        self.reached = Position(after - LOOKBACK_NS)  # every commit up to this nanosecond has been counted
+        self.position = Position(0)  # of the last commit, subscribed or not
+        self._after = after
         self.repeated = 0  # changes that were sent again
         self.decode_error: str | None = None  # of the last row that could not be decoded
         self._limits = limits
         self._pending_limit = pending_limit or limits.size_bytes * _PENDING_FACTOR
         self._decoders = {table.encode(): _envelope_decoder(_KINDS[table]) for table in tables}
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[tuple[int, int], _Pending] = {}
         self._pending_size = 0
         self._lost_tables: set[str] = set()  # with changes that were too many to be kept
         self._lost_until = Position(0)
@@ -105,9 +125,29 @@ class ChangefeedDecoder:
         if table is None or key is None:
             return self._resolve(value)
         decode = self._decoders.get(table)
-        if decode is not None:
+        if decode is None:
+            self._count(table, value)
+        else:
             self._take(table, key, value, decode)
         return None
+
+    def _count(self, table: bytes, value: bytes) -> None:
+        """A change without subscribers: its commit takes a position all the same."""
+        try:
+            timestamp = _presence(value)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise DecodeError(f"change of {table.decode()} in the changefeed, without a timestamp: {error}") from error
+        wall, logical = _parsed(timestamp.mvcc_timestamp)
+        changed = timestamp.after is not None or timestamp.before is not None
+        if changed and wall > max(self.reached, self._lost_until):
+            self._at(wall, logical)
+
+    def _at(self, wall: int, logical: int) -> _Pending:
+        pending = self._pending.get((wall, logical))
+        if pending is None:
+            pending = self._pending[wall, logical] = _Pending()
+            self._pending_size += _COMMIT_BYTES
+        return pending
 
     def _take(self, table: bytes, key: bytes, value: bytes, decode: Callable[[bytes], _Envelope[Row]]) -> None:
         change, error = None, None
@@ -125,16 +165,14 @@ class ChangefeedDecoder:
         if wall <= self._lost_until:
             self._lost_tables.add(table.decode())
             return
-        pending = self._pending.get(wall)
-        if pending is None:
-            pending = self._pending[wall] = _Pending()
+        pending = self._at(wall, logical)
         pending.tables.add(table.decode())
         if change is None:
             self._note_unreadable(pending, table, timestamp, error)
         elif not pending.oversized:
-            self._keep(pending, (logical, table, key), change, len(value))
+            self._keep(pending, (table, key), change, len(value))
 
-    def _keep(self, pending: _Pending, place: tuple[int, bytes, bytes], change: Change, size: int) -> None:
+    def _keep(self, pending: _Pending, place: tuple[bytes, bytes], change: Change, size: int) -> None:
         if place in pending.changes:
             self.repeated += 1
             return
@@ -150,7 +188,7 @@ class ChangefeedDecoder:
 
     def _lose_pending(self) -> None:
         """Keeps only the names of the tables with changes that wait."""
-        self._lost_until = Position(max(self._pending))
+        self._lost_until = Position(max(wall for wall, _ in self._pending))
         for pending in self._pending.values():
             self._lost_tables |= pending.tables
         log.warning(
@@ -170,26 +208,37 @@ class ChangefeedDecoder:
             return None
         transactions = []
         if self._lost_until > self.reached:
-            tables = frozenset(self._lost_tables)
-            transactions.append(Transaction(_commit(self._lost_until), [], tables, 0, tables))
-            self._lost_tables = set()
-        done = sorted(wall for wall in self._pending if wall <= position)
-        transactions += [self._transaction(wall, self._pending.pop(wall)) for wall in done]
+            transactions += self._lost()
+        for wall, logical in sorted(time for time in self._pending if time[0] <= position):
+            transactions += self._transaction(wall, self._pending.pop((wall, logical)))
         self.reached = position
-        return Resolved(position, transactions)
+        return Resolved(max(position, self.position, self._after), transactions)
 
-    def _transaction(self, wall: int, pending: _Pending) -> Transaction:
-        commit = _commit(Position(wall))
+    def _next_position(self, wall: int) -> Position:
+        self.position = Position(max(wall, self.position + 1))
+        return self.position
+
+    def _lost(self) -> list[Transaction]:
+        tables, wall = frozenset(self._lost_tables), self._lost_until
+        self._lost_tables = set()
+        position = self._next_position(wall)
+        return [Transaction(_commit(wall, position), [], tables, 0, tables)] if tables else []
+
+    def _transaction(self, wall: int, pending: _Pending) -> list[Transaction]:
+        """Returns nothing for a commit without subscribed tables, or at or before `after`."""
+        commit = _commit(wall, self._next_position(wall))
         changes = pending.changes
-        if not pending.oversized:
-            self._pending_size -= pending.size
+        self._pending_size -= _COMMIT_BYTES + (0 if pending.oversized else pending.size)
+        if not pending.tables or commit.position <= self._after:
+            self.repeated += len(changes)
+            return []
         events: list[Event[Row]] = []
-        for place in sorted(changes, key=lambda place: (place[0], *_rank(changes[place]), place[2])):
+        for place in sorted(changes, key=lambda place: (_rank(changes[place]), place[1])):
             operation, data, before = changes[place]
             events.append(Event(operation, data, before, commit, len(events)))
         commit.count = len(events)
         unlisted = pending.tables if pending.oversized else pending.unlisted
-        return Transaction(commit, events, frozenset(pending.tables), pending.size, frozenset(unlisted))
+        return [Transaction(commit, events, frozenset(pending.tables), pending.size, frozenset(unlisted))]
 
     def _note_unreadable(self, pending: _Pending, table: bytes, timestamp: str, error: Exception | None) -> None:
         pending.unlisted.add(table.decode())
@@ -206,11 +255,12 @@ def _envelope_decoder(kind: type[Row]) -> Callable[[bytes], _Envelope[Row]]:
 
 
 _mark = msgspec.json.Decoder(_Mark).decode
+_presence = msgspec.json.Decoder(_Presence).decode
 _timestamp = msgspec.json.Decoder(_Timestamp).decode
 
 
-def _commit(position: Position) -> Commit:
-    return Commit(position, position, position // 1000)
+def _commit(wall: int, position: Position) -> Commit:
+    return Commit(wall, position, wall // 1000)
 
 
 def _change(envelope: _Envelope[Row]) -> Change | None:

@@ -46,7 +46,7 @@ class CockroachLiveSource:
             try:
                 start = await self._now(tables)
                 feed = await Changefeed.open(self._conninfo, self._clock)
-                feed.start(tables, settings.schema_name, start, settings.resolved_interval_s)
+                feed.start(settings.schema_name, start, settings.resolved_interval_s)
                 yield Gap(reason)
                 yield Started(start)
                 async for batch in feed.batches(ChangefeedDecoder(tables, limits, start)):

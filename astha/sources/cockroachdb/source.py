@@ -94,7 +94,7 @@ class CockroachSource:
         """Reads through a second changefeed."""
         feed = await Changefeed.open(self._conninfo, self._clock)
         try:
-            feed.start(tables, self._settings.schema_name, after, self._settings.resolved_interval_s)
+            feed.start(self._settings.schema_name, after, self._settings.resolved_interval_s)
             async for batch in feed.batches(self._new_decoder(tables, after)):
                 yield batch
             raise SourceLost("the replay has ended")
@@ -145,7 +145,7 @@ class CockroachSource:
                     cluster = await cluster_status(connection, settings.schema_name, tables)
                 gap, start = await self._find_start(cluster)
                 feed = await Changefeed.open(self._conninfo, self._clock)
-                feed.start(tables, settings.schema_name, start, settings.resolved_interval_s)
+                feed.start(settings.schema_name, start, settings.resolved_interval_s)
         except BaseException as error:
             if feed is not None:
                 await feed.close()

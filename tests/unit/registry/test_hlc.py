@@ -29,7 +29,7 @@ def test_a_read_at_a_position_contains_all_of_its_commits_or_none(
 ) -> None:
     position = position_of(text(read))
     contained = commit <= parse_timestamp(timestamp_of(position))
-    assert contained is TimestampVisibility(position).contains(0, position_of(text(commit)))
+    assert contained is TimestampVisibility(position).contains(commit[0], position_of(text(commit)))
 
 
 @given(TIMES, TIMES)

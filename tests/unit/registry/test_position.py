@@ -57,8 +57,8 @@ def test_a_32_bit_id_is_widened_to_the_nearest_64_bit_id(xmax: int, distance: in
 
 def test_a_timestamp_contains_positions_up_to_it() -> None:
     place = TimestampVisibility(Position(1_763_500_000_123_456_789))
-    assert place.contains(0, place.last)
-    assert not place.contains(0, Position(place.last + 1))
+    assert place.contains(place.last, Position(place.last + 3)), "one of several commits of that nanosecond"
+    assert not place.contains(place.last + 1, Position(place.last + 1))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from astha.errors import AsthaError, ConfigError, DecodeError
 from astha.events import Event, Operation, Transaction
-from astha.sources.cockroachdb.decode import ChangefeedDecoder, Resolved
+from astha.sources.cockroachdb.decode import LOOKBACK_NS, ChangefeedDecoder, Resolved
 from astha.sources.cockroachdb.row_stream import FeedRow
 from astha.sources.limits import TransactionLimits
 from registry.json_text import JsonText
@@ -101,12 +101,49 @@ def test_transactions_are_delivered_in_the_order_of_their_commits() -> None:
     assert [one.position for one in transactions([*rows, mark(NOW + 60)])] == walls
 
 
-def test_commits_of_one_nanosecond_are_one_transaction_in_their_order() -> None:
+def test_commits_of_one_nanosecond_have_positions_one_after_the_other() -> None:
     one, two = group("a", 1), group("a", 2)
-    (transaction,) = transactions(
-        [change(NOW + 1, two, one, logical=7), change(NOW + 1, one, logical=3), mark(NOW + 2)]
-    )
-    assert described(transaction.events) == [(Operation.INSERT, one, None), (Operation.UPDATE, two, one)]
+    rows = [
+        change(NOW + 2, group("next")), change(NOW + 1, two, one, logical=7), change(NOW + 1, one, logical=3),
+        change(NOW + 9, group("later")),
+    ]  # fmt: skip
+    found = transactions([*rows, mark(NOW + 10)])
+    assert [described(each.events)[0][1] for each in found] == [one, two, group("next"), group("later")]
+    assert [each.position - NOW for each in found] == [1, 2, 3, 9]
+    assert [each.commit.transaction - NOW for each in found] == [1, 1, 2, 9]
+
+
+def test_a_mark_in_the_middle_does_not_change_positions() -> None:
+    into = decoder()
+    (first,) = feed([*(change(NOW + 1, group(f"g{n}"), logical=n) for n in range(5)), mark(NOW + 2)], into)
+    assert [each.position - NOW for each in first.transactions] == [1, 2, 3, 4, 5]
+    assert first.position == NOW + 5
+    (second,) = feed([change(NOW + 3, group("next")), mark(NOW + 4)], into)
+    assert [each.position - NOW for each in second.transactions] == [6]
+    (third,) = feed([mark(NOW + 5)], into)
+    assert third.position == NOW + 6
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 6), st.integers(0, 4), st.booleans()), unique_by=lambda time: time[:2], max_size=12
+    ),
+    st.integers(0, 12),
+)
+def test_positions_are_the_same_wherever_reading_begins(commits: list[tuple[int, int, bool]], after: int) -> None:
+    """Whether or not their tables have subscribers, and even between commits of one nanosecond."""
+    rows = [
+        change(NOW + wall, group(f"{wall}.{logical}") if own else TOPIC, logical=logical)
+        for wall, logical, own in commits
+    ]
+    tables = frozenset({"consumer_groups"})
+    whole = transactions([*rows, mark(NOW + 50)], decoder(tables))
+    everything = transactions([*rows, mark(NOW + 50)], decoder())
+    later = ChangefeedDecoder(tables, TransactionLimits(), Position(NOW + after))
+    resumed = transactions([*rows, mark(NOW + 50)], later)
+    assert resumed == [one for one in whole if one.position > NOW + after]
+    assert {one.position for one in whole} <= {one.position for one in everything}
+    assert len(everything) == len(commits)
 
 
 def test_repeated_changes_are_dropped() -> None:
@@ -119,8 +156,11 @@ def test_repeated_changes_are_dropped() -> None:
     assert transactions([mark(NOW + 9)], into) == []
 
 
-def test_changes_up_to_the_cursor_are_repetitions() -> None:
+def test_changes_up_to_the_position_are_repetitions() -> None:
     assert transactions([change(NOW, group("before")), mark(NOW + 1)]) == []
+    into = decoder()
+    assert transactions([change(NOW - LOOKBACK_NS, group("before the cursor")), mark(NOW + 1)], into) == []
+    assert into.repeated == 1
 
 
 def test_a_row_that_was_inserted_and_deleted_at_once_is_no_change() -> None:
