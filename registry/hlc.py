@@ -5,10 +5,10 @@ counter, which counts what happened at the same nanosecond. A position is the wa
 61 bits until 2043 and fit 63 bits until 2262, while a counter of 31 bits does not fit beside them, and no small part
 of it is safe: where the clocks of two nodes differ, it counts to thousands.
 
-So positions keep the order of timestamps, but not always their difference: commits of the same nanosecond have the
-same position. They are **one transaction** of the change stream, which is complete once no more commits of that
-nanosecond can come. Nothing else distinguishes them: a snapshot is read at the *last* timestamp of a nanosecond, so it
-contains all of its commits or none. See docs/decisions/0036-cockroachdb-registry.md.
+So positions keep the order of timestamps, but not always their difference. Commits of the same nanosecond are common:
+the source gives them positions one after the other (`astha.sources.cockroachdb.decode`), and the nanosecond as their
+number. Snapshots don't divide them: one is read at the *last* timestamp of a nanosecond, so it contains all of its
+commits or none. See docs/decisions/0036-cockroachdb-registry.md.
 """
 
 from __future__ import annotations
