@@ -7,9 +7,9 @@ kept by commit until a mark passes it; then each commit is whole, and all of the
 The changes of one commit have no order of their own. They are put into one that is the same every time: see `_rank`.
 
 Transactions that wait for each other may commit within one nanosecond, told apart by the logical counter only. A
-position is the nanosecond of its commit, or the next one that is free after the commit before. That is the same whenever
-the history is read, if reading begins `LOOKBACK_NS` earlier and counts the commits of *all* published tables. The number
-of a transaction is its nanosecond: a snapshot contains all commits of a nanosecond or none.
+position is the nanosecond of its commit, or the next one that is free after the commit before. That is the same
+whenever the history is read, if reading begins `LOOKBACK_NS` earlier and counts the commits of *all* published tables.
+The number of a transaction is its nanosecond: a snapshot contains all commits of a nanosecond or none.
 
 Transactions that change different rows may have the very same timestamp. A changefeed does not tell them apart, so they
 are one transaction here.
