@@ -16,6 +16,8 @@ from registry.migrate import migrate
 from registry.schema import metadata
 
 VARIABLE = "COCKROACH_URL"
+_TABLES = (*metadata.sorted_tables, commit_attempts)
+_USED = "SELECT " + ", ".join(f'EXISTS (SELECT 1 FROM "{table.name}")' for table in _TABLES)
 _numbers = itertools.count(1)
 
 
@@ -41,7 +43,9 @@ class CockroachCluster:
         url = self._migrated.pop()
         yield url
         with psycopg.connect(url.replace("cockroachdb", "postgresql", 1), autocommit=True) as connection:
-            for table in reversed([*metadata.sorted_tables, commit_attempts]):
+            used = connection.execute(_USED.encode()).fetchone()
+            assert used is not None
+            for table in reversed([table for table, filled in zip(_TABLES, used, strict=True) if filled]):
                 connection.execute(f'DELETE FROM "{table.name}"'.encode())
         self._migrated.append(url)
 
