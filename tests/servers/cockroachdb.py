@@ -43,10 +43,8 @@ class CockroachCluster:
         url = self._migrated.pop()
         yield url
         with psycopg.connect(url.replace("cockroachdb", "postgresql", 1), autocommit=True) as connection:
-            used = connection.execute(_USED.encode()).fetchone()
-            assert used is not None
-            for table in reversed([table for table, filled in zip(_TABLES, used, strict=True) if filled]):
-                connection.execute(f'DELETE FROM "{table.name}"'.encode())
+            while not _emptied(connection):
+                pass
         self._migrated.append(url)
 
     @staticmethod
@@ -71,6 +69,19 @@ class CockroachCluster:
     def execute(self, statement: str) -> None:
         with psycopg.connect(shown(self._url.set(drivername="postgresql")), autocommit=True) as connection:
             connection.execute(statement.encode())
+
+
+def _emptied(connection: psycopg.Connection) -> bool:
+    """Deletes all rows. Returns whether there were none: a cancelled statement of the test may still be under way."""
+    try:
+        used = connection.execute(_USED.encode()).fetchone()
+        assert used is not None
+        filled = [table for table, has_rows in zip(_TABLES, used, strict=True) if has_rows]
+        for table in reversed(filled):
+            connection.execute(f'DELETE FROM "{table.name}"'.encode())
+    except psycopg.errors.SerializationFailure:
+        return False
+    return not filled
 
 
 def shown(url: URL) -> str:
