@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import URL, Column, Connection, Index, PrimaryKeyConstraint, Table, types
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.base import PGDDLCompiler, PGTypeCompiler
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg, PGDialectAsync_psycopg
+from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg, PGDialectAsync_psycopg
 from sqlalchemy.engine.interfaces import Dialect, ReflectedColumn
 from sqlalchemy.sql.ddl import CreateIndex
 
@@ -41,6 +41,14 @@ class _Types(PGTypeCompiler):
 
     def visit_BIGINT(self, type_: types.BigInteger, **kw: Any) -> str:  # noqa: N802
         return "INT8"
+
+
+class _Statements(PGCompiler_psycopg):
+    """SKIP LOCKED is left out: it also skips rows whose last transaction has committed a moment ago (seen on 23.1)."""
+
+    def for_update_clause(self, select: Any, **kw: Any) -> str:
+        text: str = super().for_update_clause(select, **kw)  # type: ignore[no-untyped-call]
+        return text.removesuffix(" SKIP LOCKED")
 
 
 class _Tables(PGDDLCompiler):
@@ -82,6 +90,7 @@ def grows_in_time(index: Index) -> bool:
 
 class _Common(PGDialect_psycopg):
     name = NAME
+    statement_compiler = _Statements
     type_compiler = _Types
     ddl_compiler = _Tables
     supports_statement_cache = True

@@ -1,18 +1,21 @@
-"""What PostgreSQL has and CockroachDB has not, and what stands in for it. Nothing else in the store depends on it.
+"""What PostgreSQL has and CockroachDB has not, and what stands in for it.
 
-PostgreSQL                           CockroachDB
-LSN (pg_current_wal_insert_lsn)      the cluster's HLC time; a position is its nanoseconds (registry.hlc)
-pg_current_snapshot, xids            a read AS OF SYSTEM TIME; visibility is a comparison of positions
-advisory locks, LOCK TABLE           rows of `registry_locks`, updated or locked FOR UPDATE
-sequences in order of insertion      unique_rowid(): unique, in no order that anything depends on
-json, which keeps its text           text with a check (registry.cockroachdb.dialect)
-arrays of json; int8send and others  text; rows are read one by one
-transactional DDL                    statements that can be repeated (registry.cockroachdb.schema)
-publication, replica identity, slot  a changefeed, which needs none of them (astha.sources.cockroachdb)
-txid_status                          a row per transaction (registry.stores.cockroachdb.transactions)
-several changes of one table in      statements one after the other (registry.stores.sql)
-one statement
-READ COMMITTED                       SERIALIZABLE, so every verb may have to be repeated
+    PostgreSQL                           CockroachDB
+    LSN (pg_current_wal_insert_lsn)      the cluster's HLC time; a position is its nanoseconds (registry.hlc)
+    pg_current_snapshot, xids            a read AS OF SYSTEM TIME; visibility is a comparison of positions
+    advisory locks, LOCK TABLE           rows of `registry_locks`, updated or locked FOR UPDATE
+    sequences in order of insertion      unique_rowid(): unique, in no order that anything depends on
+    json, which keeps its text           text with a check (registry.cockroachdb.dialect)
+    arrays of json; int8send and others  text; rows are read one by one
+    transactional DDL                    statements that can be repeated (registry.cockroachdb.schema)
+    publication, replica identity, slot  a changefeed, which needs none of them (astha.sources.cockroachdb)
+    txid_status                          a row per transaction (registry.stores.cockroachdb.transactions)
+    several changes of one table in      statements one after the other (registry.stores.sql)
+    one statement
+    SKIP LOCKED                          waiting: it skips rows that were committed a moment ago, too (dialect)
+    READ COMMITTED                       SERIALIZABLE, so every verb may have to be repeated
+
+Nothing else in the store depends on which of the two it runs on: the tests run it on both.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from registry.cockroachdb.dialect import NAME, server_version
 from registry.errors import Invalid, Unavailable
 from registry.schema import VERSION_TABLE, metadata
 
-MINIMUM = (22, 2)  # SKIP LOCKED
+MINIMUM = (22, 2)
 
 FIRST_REVISION = "0010"
 """The schema with which CockroachDB's registries begin."""

@@ -16,6 +16,8 @@ from registry.migrate import migrate
 from registry.schema import metadata
 
 VARIABLE = "COCKROACH_URL"
+_TABLES = (*metadata.sorted_tables, commit_attempts)
+_USED = "SELECT " + ", ".join(f'EXISTS (SELECT 1 FROM "{table.name}")' for table in _TABLES)
 _numbers = itertools.count(1)
 
 
@@ -41,8 +43,8 @@ class CockroachCluster:
         url = self._migrated.pop()
         yield url
         with psycopg.connect(url.replace("cockroachdb", "postgresql", 1), autocommit=True) as connection:
-            for table in reversed([*metadata.sorted_tables, commit_attempts]):
-                connection.execute(f'DELETE FROM "{table.name}"'.encode())
+            while not _emptied(connection):
+                pass
         self._migrated.append(url)
 
     @staticmethod
@@ -67,6 +69,19 @@ class CockroachCluster:
     def execute(self, statement: str) -> None:
         with psycopg.connect(shown(self._url.set(drivername="postgresql")), autocommit=True) as connection:
             connection.execute(statement.encode())
+
+
+def _emptied(connection: psycopg.Connection) -> bool:
+    """Deletes all rows. Returns whether there were none: a cancelled statement of the test may still be under way."""
+    try:
+        used = connection.execute(_USED.encode()).fetchone()
+        assert used is not None
+        filled = [table for table, has_rows in zip(_TABLES, used, strict=True) if has_rows]
+        for table in reversed(filled):
+            connection.execute(f'DELETE FROM "{table.name}"'.encode())
+    except psycopg.errors.SerializationFailure:
+        return False
+    return not filled
 
 
 def shown(url: URL) -> str:

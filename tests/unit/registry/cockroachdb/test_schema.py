@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from registry.cockroachdb import schema
 from registry.cockroachdb.dialect import CockroachDialect, driver, grows_in_time, server_version
@@ -42,6 +43,12 @@ def test_no_index_in_time_is_left_out() -> None:
         "ix_segments_created_at",
         "ix_upload_intents_created_at",
     }
+
+
+def test_no_row_is_skipped_because_it_is_locked() -> None:
+    query = select(metadata.tables["compactions"].c.id).with_for_update(skip_locked=True)
+    text = str(query.compile(dialect=CockroachDialect()))
+    assert text.endswith(" FOR UPDATE")
 
 
 def test_documents_are_text_and_checked() -> None:
