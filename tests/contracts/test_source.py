@@ -323,8 +323,11 @@ async def test_every_column_of_every_table_is_as_the_store_reads_it(
             for row in wanted:
                 await load.add([row])
         await reader.reach(await writer.position())
-    assert [event.data for event in reader.events] == wanted
-    assert [column_types(event.data) for event in reader.events] == [column_types(row) for row in wanted]
+    found = [event.data for event in reader.events]
+    if parse_url(registry_url).drivername == "cockroachdb":  # a transaction's rows have the source's own order
+        found, wanted = sorted(found, key=str), sorted(wanted, key=str)
+    assert found == wanted
+    assert [column_types(row) for row in found] == [column_types(row) for row in wanted]
     assert {type(row) for row in wanted} == set(PUBLISHED)
     async with writer.consistent_read() as snapshot:
         for kind in PUBLISHED:
