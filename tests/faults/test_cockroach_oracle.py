@@ -17,6 +17,7 @@ from tests.faults.oracle import Oracle
 pytestmark = pytest.mark.long
 
 SHORT_S = 30.0
+LEASE_S = 10.0  # renewing one is several round trips, to a cluster that may be far away
 
 
 async def test_cockroach(cockroach_url: str, tmp_path: Path, seed: str, seconds: float) -> None:
@@ -24,7 +25,7 @@ async def test_cockroach(cockroach_url: str, tmp_path: Path, seed: str, seconds:
     assert url.host is not None
     troubles = {"kill": 5, "stop": 2, "freeze": 1, "cut": 3, "deaf": 1, "rest": 2}
     async with PostgresProxy(url.host, url.port or 26257) as proxy:
-        oracle = Oracle(cockroach_url, proxy.url(cockroach_url), tmp_path, seed, troubles)
+        oracle = Oracle(cockroach_url, proxy.url(cockroach_url), tmp_path, seed, troubles, LEASE_S)
         oracle.proxy = proxy
         oracle.certain = ["kill", "kill", "cut"]
         await oracle.run(seconds)
