@@ -1,7 +1,7 @@
 """The oracle on the cluster of `make cockroach`; MINUTES=... and SEED=... as for `make faults`.
 
-The daemon is killed, stopped and frozen, and its changefeed is cut and silenced. The cluster is somebody's: it is left
-alone.
+The daemon is killed, stopped and frozen, and its changefeed is cut and silenced. The cluster belongs to the caller, and
+is left alone.
 """
 
 from __future__ import annotations
