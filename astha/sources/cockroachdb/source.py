@@ -107,7 +107,7 @@ class CockroachSource:
             self._acknowledged = position
 
     def retained_for(self, position: Position) -> int:
-        """Returns 0: history is kept by time, for any reader or none it. `status` shows how much of that time is left."""
+        """Returns 0: history is kept by time, not for a reader. `status` shows how much of that time is left."""
         return 0
 
     def status(self) -> SourceStatus:
