@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import Literal, TypeAlias
 
-from tests.doubles.proxy import TcpProxy
+from tests.doubles.proxy import Streams, TcpProxy
 
 Fault: TypeAlias = Literal["conflict", "lose request", "lose response", "race", "ambiguous"]
 """
@@ -55,24 +55,12 @@ class FailingPostgres(TcpProxy):
         self._plan = plan
         self.faults: Counter[Fault] = Counter()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
-        try:
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        both = {writer, far_writer}
-        self._writers |= both
-        session = _Session(writer, far_writer)
+    async def _exchange(self, client: Streams, server: Streams) -> None:
+        session = _Session(client[1], server[1])
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await asyncio.gather(self._requests(session, reader), session.responses(far_reader))
-        for each in both:
-            each.transport.abort()
-        self._writers -= both
+            await asyncio.gather(self._requests(session, client[0]), session.responses(server[0]))
+        for _, writer in (client, server):
+            writer.transport.abort()
 
     async def _requests(self, session: _Session, reader: asyncio.StreamReader) -> None:
         async for request in _requests(reader):

@@ -19,16 +19,8 @@ from registry.stores.cockroachdb.consistent_read import CockroachConsistentRead
 from registry.stores.cockroachdb.retries import Retries, TransactionFailed, current_verb, repeat_verbs, repeated
 from registry.stores.cockroachdb.transactions import CommitAttempts
 from registry.stores.postgres.rows import PostgresRows
-from registry.stores.sql.agents import SqlAgents
-from registry.stores.sql.catalog_commits import SqlCatalogCommits
-from registry.stores.sql.compactions import SqlCompactions
-from registry.stores.sql.consistent_read import SqlConsistentRead, SqlReadAndLoad
-from registry.stores.sql.daemon_state import SqlDaemonState
-from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
-from registry.stores.sql.lake_locations import SqlLakeLocations
-from registry.stores.sql.segments import SqlSegments
-from registry.stores.sql.snapshots import SqlSnapshots
-from registry.stores.sql.upload_intents import SqlUploadIntents
+from registry.stores.sql.consistent_read import SqlConsistentRead
+from registry.stores.sql.verbs import SqlVerbs
 
 R = TypeVar("R", bound=Row)
 
@@ -44,19 +36,7 @@ LISTS = frozenset((
 
 
 @repeat_verbs
-class CockroachStore(
-    PostgresRows,
-    SqlSegments,
-    SqlAgents,
-    SqlCatalogCommits,
-    SqlSnapshots,
-    SqlUploadIntents,
-    SqlCompactions,
-    SqlDaemonState,
-    SqlIcebergCatalog,
-    SqlLakeLocations,
-    SqlReadAndLoad,
-):
+class CockroachStore(PostgresRows, SqlVerbs):
     def __init__(
         self,
         engine: AsyncEngine,

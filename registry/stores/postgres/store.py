@@ -42,21 +42,14 @@ from registry.stores.postgres.statements import (
     WRITE_LEDGER,
     PositionalStatement,
 )
-from registry.stores.sql.agents import SqlAgents
-from registry.stores.sql.catalog_commits import SqlCatalogCommits
-from registry.stores.sql.compactions import SqlCompactions
-from registry.stores.sql.consistent_read import SqlConsistentRead, SqlReadAndLoad
+from registry.stores.sql.consistent_read import SqlConsistentRead
 from registry.stores.sql.consumer_groups import offsets_moved
-from registry.stores.sql.daemon_state import SqlDaemonState
 from registry.stores.sql.files import FileChange, differences, files_changed, lost_intents
-from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
-from registry.stores.sql.lake_locations import SqlLakeLocations
 from registry.stores.sql.producers import out_of_sequence
 from registry.stores.sql.segment_objects import PURPOSE, count_by_object, lost_objects
-from registry.stores.sql.segments import SegmentAddition, SqlSegments, fenced
-from registry.stores.sql.snapshots import SqlSnapshots
+from registry.stores.sql.segments import SegmentAddition, fenced
 from registry.stores.sql.topics import partition_name
-from registry.stores.sql.upload_intents import SqlUploadIntents
+from registry.stores.sql.verbs import SqlVerbs
 
 _OLD_FIELDS = {
     "old_id": "id",
@@ -102,19 +95,7 @@ _FEW_FILES = 32
 """Up to this many files, planning the statement again (about 2 ms) costs more than it saves."""
 
 
-class PostgresStore(
-    PostgresRows,
-    SqlSegments,
-    SqlAgents,
-    SqlCatalogCommits,
-    SqlSnapshots,
-    SqlUploadIntents,
-    SqlCompactions,
-    SqlDaemonState,
-    SqlIcebergCatalog,
-    SqlLakeLocations,
-    SqlReadAndLoad,
-):
+class PostgresStore(PostgresRows, SqlVerbs):
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
         async with self._autocommit() as connection:
