@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
-import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
-from astha.errors import ConfigError, SourceLost
+from astha.errors import ConfigError
+from astha.sources.postgres.slot import Connection, connected
 from registry.hlc import position_of
 from registry.models import PUBLISHED
 from registry.position import Position
 
-Connection: TypeAlias = psycopg.AsyncConnection[tuple[object, ...]]
+__all__ = ["ClusterStatus", "Connection", "cluster_status", "connected", "gc_ttl_s"]
+
 History: TypeAlias = Literal["reserved", "extended", "unreserved", "lost"]
 
 DEFAULT_TTL_S = 14_400
@@ -49,22 +48,6 @@ class ClusterStatus(msgspec.Struct, frozen=True):
         if used >= 1:
             return "lost"
         return "reserved" if used < _EXTENDED else "extended" if used < _UNRESERVED else "unreserved"
-
-
-@asynccontextmanager
-async def connected(conninfo: str) -> AsyncIterator[Connection]:
-    """Opens a plain connection for queries. Raises SourceLost if it can't be opened or breaks."""
-    try:
-        connection = await psycopg.AsyncConnection.connect(
-            make_conninfo(conninfo, application_name="astha source"), autocommit=True
-        )
-    except psycopg.OperationalError as error:
-        raise SourceLost(f"can't connect: {error}") from error
-    try:
-        async with connection:
-            yield connection
-    except psycopg.OperationalError as error:
-        raise SourceLost(f"the connection broke: {error}") from error
 
 
 async def cluster_status(connection: Connection, schema: str, tables: Iterable[str]) -> ClusterStatus:
