@@ -1,4 +1,4 @@
-"""A CockroachDB cluster that somebody has: `make cockroach URL=...` passes its URL."""
+"""A CockroachDB cluster: `make cockroach URL=...` passes its URL."""
 
 from __future__ import annotations
 
