@@ -61,7 +61,7 @@ def migrate_command(url: str, revision: str, yes: bool, regions: tuple[str, ...]
     Examples:
       astha registry migrate
       astha registry migrate --registry postgresql://astha@db/registry
-      astha registry migrate --registry cockroachdb://astha@db:26257/registry --region eu-west1 --region us-east1
+      astha registry migrate --registry cockroachdb://astha@db/registry
     """
     from astha.cli.store import with_store
     from astha.lake_locations import record_explicit

@@ -1,4 +1,4 @@
-"""A CockroachDB cluster that the caller has: `make cockroach URL=...` passes its URL."""
+"""A CockroachDB cluster: `make cockroach URL=...` passes its URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a CockroachDB cluster that the caller has: the schema, copies, snapshots, and commits whose answer is lost."""
+"""On a CockroachDB cluster, by `make cockroach`: the schema, copies, snapshots, and commits whose answer is lost."""
 
 from __future__ import annotations
 

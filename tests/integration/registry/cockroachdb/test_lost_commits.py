@@ -117,7 +117,7 @@ async def test_a_transaction_that_is_taken_for_lost_cannot_commit_later(failing:
     attempts = CommitAttempts()
     async with failing._autocommit() as connection:
         assert not await attempts.resolve(connection, "late", 1)
-        assert not await attempts.resolve(connection, "late", 2)  # every later call gets the same answer
+        assert not await attempts.resolve(connection, "late", 2)  # every caller gets the same answer
     with pytest.raises(AlreadyExists, match="commit_attempts"):
         async with failing._autocommit() as connection:
             await connection.exec_driver_sql("INSERT INTO commit_attempts VALUES ('late', true, 3)")
