@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick faults fuzz matrix thorough dynamodb rck systemd bundle compose image lint format docs statements manifests demo bench lock clean
+.PHONY: help setup test quick faults fuzz matrix thorough dynamodb cockroach rck systemd bundle compose image lint format docs statements manifests demo bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -71,6 +71,11 @@ thorough: setup ## run what `make test` leaves out for its time: more databases 
 
 dynamodb: setup ## run all verbs and the cache on DynamoDB Local (fetches it, needs Java)
 	$(RUN) -m pytest -q $(PARALLEL) -k dynamodb tests/contracts tests/integration/registry/dynamodb
+
+# URL is that of any database, by a user who may create databases, such as cockroachdb://root@127.0.0.1:26257/defaultdb?sslmode=disable
+cockroach: setup ## run all verbs, the source and the oracle on a CockroachDB cluster (URL=cockroachdb://...)
+	@test -n "$(URL)" || { echo "make cockroach URL=cockroachdb://user@host:26257/defaultdb"; exit 2; }
+	COCKROACH_URL="$(URL)" $(RUN) -m pytest -q -k "cockroach" -m "long or not long" tests/contracts tests/integration tests/faults
 
 rck: setup ## run Iceberg's REST Compatibility Kit and Spark SQL against `astha catalog` (fetches them, needs Java)
 	$(RUN) -m pytest -q -m "slow or long" tests/rck tests/integration/components/commands/catalog

@@ -119,7 +119,8 @@ class Daemon:
             for each in self.components
         ]
         self.router = Router(self.lanes)
-        self.ledger = Ledger(self._ledger_store, self._clock, self.leadership.group)
+        unit = self.source.status().unit
+        self.ledger = Ledger(self._ledger_store, self._clock, self.leadership.group, unit)
 
     @property
     def by_name(self) -> Mapping[str, Lane]:

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from registry import cockroachdb
 from registry.clock import Clock, SystemClock
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings, async_engine, parse_url
@@ -51,6 +52,12 @@ def _store(url: str, settings: StoreSettings, clock: Clock, lock: WriteLock, *, 
         from registry.stores.sqlite import SqliteStore
 
         return SqliteStore(partial(async_engine, parsed, settings), clock, lock, urgent=urgent)
+    if parsed.drivername == cockroachdb.NAME:
+        from registry.stores.cockroachdb import CockroachStore
+        from registry.stores.cockroachdb.retries import Retries
+
+        retries = Retries(within_s=settings.busy_timeout_s)
+        return CockroachStore(async_engine(parsed, settings), clock, retries=retries)
     from registry.stores.postgres import PostgresStore
 
     return PostgresStore(async_engine(parsed, settings), clock)

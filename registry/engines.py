@@ -22,6 +22,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
+from registry import cockroachdb
 from registry.errors import Invalid, PermissionDenied, ReadOnly, RegistryError
 from registry.private_files import FILE, create_file
 from registry.sqlite_connections import open_existing
@@ -31,6 +32,7 @@ SQLITE_MINIMUM = (3, 37)  # strict tables
 _INTEGERS = frozenset(
     ("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
 )
+_BACKENDS = "sqlite, postgresql or cockroachdb"
 _SECRET = ("password", "secret", "scram")
 
 
@@ -39,13 +41,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     pool_overflow: int = 10
     pool_timeout_s: float = 10.0
     connect_timeout_s: int = 10
-    statement_timeout_s: float = 30.0  # PostgreSQL; 0 for none
-    busy_timeout_s: float = 30.0  # SQLite: how long a writer waits for other processes
+    statement_timeout_s: float = 30.0  # PostgreSQL and CockroachDB; 0 for none
+    busy_timeout_s: float = 30.0  # SQLite and CockroachDB: how long a writer waits for others
     file_mode: int = FILE  # SQLite: mode of a new file, and of its -wal and -shm
 
 
 def parse_url(text: str) -> URL:
-    """Takes ``sqlite:///file.db``, ``sqlite:////abs/file.db`` or ``postgresql://...`` with any libpq parameters."""
+    """Takes ``sqlite:///file.db``, ``sqlite:////abs/file.db``, or a ``postgresql://`` or ``cockroachdb://`` URL with
+    any libpq parameters.
+    """
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
@@ -66,10 +70,15 @@ def parse_url(text: str) -> URL:
     if kind in ("postgresql", "postgres"):
         _check_parameters(url)
         return url.set(drivername="postgresql")
+    if kind == cockroachdb.NAME:
+        _check_parameters(url)
+        if not url.database:
+            raise Invalid("registry URL", display_url(url), "names no database: cockroachdb://user@host:26257/registry")
+        return url.set(drivername=cockroachdb.NAME)
     if kind == "dynamodb":
-        why = "the daemon can't follow a registry in DynamoDB yet, so no command takes one: use sqlite or postgresql"
+        why = f"the daemon can't follow a registry in DynamoDB yet, so no command takes one: use {_BACKENDS}"
         raise Invalid("registry URL", display_url(url), why)
-    raise Invalid("registry URL", display_url(url), "unknown backend: use sqlite or postgresql")
+    raise Invalid("registry URL", display_url(url), f"unknown backend: use {_BACKENDS}")
 
 
 def _check_parameters(url: URL) -> None:
@@ -142,7 +151,7 @@ def sync_engine(url: URL, settings: StoreSettings) -> Engine:
         return _set_pragmas_on_connect(engine, settings)
     options = _server_options(url, settings, statement_timeout_s=0)
     return create_engine(
-        url.set(drivername="postgresql+psycopg"),
+        server_driver(url),
         poolclass=NullPool,
         isolation_level="AUTOCOMMIT",
         connect_args=options,
@@ -163,7 +172,7 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
         _roll_back_on_invalidate(engine.sync_engine)
         return engine
     return create_async_engine(
-        url.set(drivername="postgresql+psycopg"),
+        server_driver(url),
         isolation_level="AUTOCOMMIT",
         pool_size=settings.pool_size,
         max_overflow=settings.pool_overflow,
@@ -172,6 +181,15 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
         json_deserializer=_as_text,
         connect_args=_server_options(url, settings, settings.statement_timeout_s),
     )
+
+
+def server_driver(url: URL) -> URL:
+    """Returns the URL for SQLAlchemy's engines, with the dialect of this server over psycopg."""
+    if url.drivername == cockroachdb.NAME:
+        from registry.cockroachdb import dialect  # here: it imports PostgreSQL's, which processes on SQLite don't need
+
+        return dialect.driver(url)
+    return url.set(drivername="postgresql+psycopg")
 
 
 def sqlite_path(url: URL) -> Path:
@@ -230,13 +248,13 @@ def _roll_back_on_invalidate(engine: Engine) -> None:
 
 
 def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: float) -> dict[str, str | int]:
-    # The registry's pages are in memory or on an SSD: with the server's default, 4.0, the planner would rather scan a
-    # whole table than look up two hundred rows by key.
-    options = [
-        "-c random_page_cost=1.1",
-        url.query.get("options"),
-        f"-c statement_timeout={int(statement_timeout_s * 1000)}",
-    ]
+    options = [url.query.get("options"), f"-c statement_timeout={int(statement_timeout_s * 1000)}"]
+    if url.drivername == cockroachdb.NAME:
+        options.append(f"-c lock_timeout={int(settings.busy_timeout_s * 1000)}")
+    else:
+        # The registry's pages are in memory or on an SSD: with the server's default, 4.0, the planner would rather scan
+        # a whole table than look up two hundred rows by key.
+        options.insert(0, "-c random_page_cost=1.1")
     defaults: dict[str, str | int] = {
         "application_name": "astha",
         "connect_timeout": settings.connect_timeout_s,

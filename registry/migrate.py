@@ -1,6 +1,7 @@
 """Migrates a registry's schema to the version that this code expects.
 
-All steps of a migration are one transaction on both backends, and only one process migrates at a time.
+On SQLite and PostgreSQL, all steps of a migration are one transaction, and only one process migrates at a time. DDL of
+CockroachDB is not transactional: there, each step can be repeated, and an interrupted migration is run again.
 
 Code can use its own schema and newer ones that are compatible with it. A migration names the oldest revision whose code
 can still use the schema (``compatible_from``; itself unless it says so), and the version table keeps that name: it is
@@ -15,27 +16,39 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
-from registry import revisions
+from registry import cockroachdb, revisions
+from registry.cockroachdb import schema
+from registry.cockroachdb.schema import Placement
 from registry.engines import SQLITE_MINIMUM, StoreSettings, display_url, parse_url, sqlite_path
 from registry.errors import Invalid, Unavailable
 from registry.publication import repair_publication
-from registry.revisions import known_revisions
+from registry.revisions import known_revisions, newest_revision
 from registry.schema import VERSION_TABLE
 from registry.schema_status import COMPATIBLE_FROM, SchemaStatus, connected, recorded_version, schema_status
 
 _LOCK = 0x61737468  # "asth": an advisory lock of PostgreSQL
 
 
-def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = "head") -> SchemaStatus:
+def migrate(
+    url: str,
+    settings: StoreSettings | None = None,
+    *,
+    revision: str = "head",
+    placement: Placement | None = None,
+) -> SchemaStatus:
     """Upgrades the schema, or downgrades it to ``revision`` (``base``: empty). Creates a SQLite file if needed.
 
     A newer schema that is compatible stays as it is. On PostgreSQL, also repairs a missing or incomplete publication,
-    whatever the schema was before.
+    whatever the schema was before. On CockroachDB, ``placement`` also places the tables in regions.
     """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).absolute().parent.is_dir():
         raise Invalid("registry URL", display_url(parsed), "the directory of the file does not exist")
+    if placement is not None and parsed.drivername != cockroachdb.NAME:
+        raise Invalid("regions", placement.regions, f"{display_url(parsed)} has no regions: only CockroachDB has")
     with connected(parsed, settings or StoreSettings()) as connection:
+        if parsed.drivername == cockroachdb.NAME:
+            return _migrate_in_steps(connection, revision, placement)
         _require_sqlite_version(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if parsed.drivername == "sqlite" else "BEGIN")
         try:
@@ -53,6 +66,30 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
         return after
 
 
+def _migrate_in_steps(connection: Connection, revision: str, placement: Placement | None) -> SchemaStatus:
+    """Every step is committed by itself, the version last. Interrupted, it is to be run again."""
+    schema.require_server(connection)
+    require_known(revision)
+    before = schema_status(connection)
+    wanted = newest_revision() if revision == "head" else revision
+    if before.state == "missing" and wanted == newest_revision():
+        schema.create_tables(connection)
+        command.stamp(_alembic(connection), wanted)
+    elif wanted == "base":
+        schema.drop_tables(connection)
+    elif before.state == "missing" or wanted < schema.FIRST_REVISION:
+        why = f"CockroachDB's registries begin with {schema.FIRST_REVISION}: migrate to head, or to base"
+        raise Invalid("revision", revision, why)
+    else:
+        _run(connection, revision)
+    _record_compatibility(connection)
+    after = schema_status(connection)
+    if placement is not None and after.state in ("current", "compatible"):
+        for statement in placement.statements(str(connection.engine.url.database)):
+            connection.exec_driver_sql(statement)
+    return after
+
+
 def require_known(revision: str) -> None:
     """Raises Invalid if there is no such revision."""
     known = known_revisions()
@@ -67,8 +104,7 @@ def _run(connection: Connection, revision: str) -> None:
         return
     if before.state in ("compatible", "new"):
         before.require_current()
-    config = _config()
-    config.attributes["connection"] = connection
+    config = _alembic(connection)
     known = known_revisions()
     if revision == "base" or (before.found in known and revision in known[: known.index(before.found)]):
         command.downgrade(config, revision)
@@ -88,6 +124,12 @@ def _record_compatibility(connection: Connection) -> None:
     if COMPATIBLE_FROM not in {column["name"] for column in inspect(connection).get_columns(VERSION_TABLE)}:
         connection.exec_driver_sql(f"ALTER TABLE {VERSION_TABLE} ADD COLUMN {COMPATIBLE_FROM} VARCHAR(32)")
     connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET {COMPATIBLE_FROM} = '{compatible_from}'")
+
+
+def _alembic(connection: Connection) -> Config:
+    config = _config()
+    config.attributes["connection"] = connection
+    return config
 
 
 def _config() -> Config:

@@ -1,13 +1,13 @@
 """Positions in the registry's history, and which transactions a snapshot contains.
 
-A *position* orders commits: an LSN on PostgreSQL, a change sequence on SQLite. A *snapshot visibility* says which
-transactions a consistent snapshot contains. Positions can't say that: PostgreSQL writes a commit record before the
-transaction becomes visible, so only the transaction id tells whether a snapshot contains it.
+A *position* orders commits: an LSN on PostgreSQL, a change sequence on SQLite, a time on CockroachDB. A *snapshot
+visibility* says which transactions a consistent snapshot contains. PostgreSQL's positions can't say that: it writes a
+commit record before the transaction becomes visible, so only the transaction id tells whether a snapshot contains it.
 """
 
 from __future__ import annotations
 
-from typing import NewType, Protocol
+from typing import NewType, Protocol, TypeAlias
 
 import msgspec
 
@@ -41,6 +41,18 @@ class SequenceVisibility(msgspec.Struct, frozen=True, tag="sequence"):
         return transaction < 0 and -transaction <= self.last < position
 
 
+class TimestampVisibility(msgspec.Struct, frozen=True, tag="timestamp"):
+    """CockroachDB: a snapshot is read at a timestamp, the last one of a nanosecond (see `registry.hlc`).
+
+    The number of a transaction is the nanosecond of its commit. Its position may be later, if several are the same.
+    """
+
+    last: Position
+
+    def contains(self, transaction: int, position: Position) -> bool:
+        return transaction <= self.last
+
+
 class XidVisibility(msgspec.Struct, frozen=True, tag="xid"):
     """PostgreSQL: the result of ``pg_current_snapshot()`` in the transaction that reads the rows."""
 
@@ -67,3 +79,7 @@ class XidVisibility(msgspec.Struct, frozen=True, tag="xid"):
         elif self.xmax - wide > _XID_SPACE // 2:
             wide += _XID_SPACE
         return wide
+
+
+AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility | TimestampVisibility
+"""What can be recorded: the tag tells them apart."""

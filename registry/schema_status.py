@@ -27,6 +27,8 @@ COMPATIBLE_FROM = "compatible_from"
 """A variable of a migration, and a column of the version table."""
 
 _TABLE_EXISTS = {
+    "cockroachdb": "SELECT count(*) FROM information_schema.tables "
+    f"WHERE table_name = '{VERSION_TABLE}' AND table_schema = current_schema()",
     "postgresql": f"SELECT to_regclass('{VERSION_TABLE}') IS NOT NULL",
     "sqlite": f"SELECT count(*) FROM sqlite_master WHERE name = '{VERSION_TABLE}'",
 }

@@ -8,11 +8,16 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.servers.cockroachdb import CockroachCluster
+
 _FIXTURES = (
     "databases", "servers", "kafka", "mosquitto", "stores", "sources", "followers", "daemons", "collector", "lake",
     "assembled_daemons", "random_faults", "project_directories",
 )  # fmt: skip
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
+
+# What only a CockroachDB cluster can show, which `make cockroach` names.
+collect_ignore_glob = [] if CockroachCluster.backends() else ["*/test_cockroach_*.py"]
 
 # A busy machine is no reason to fail: examples have no deadline, and slow data generation is no error.
 settings.register_profile("astha", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_REGISTRY_HELP = "The registry: sqlite:///file.db, sqlite:////absolute/file.db or postgresql://user@host/database."
+_REGISTRY_HELP = (
+    "The registry: sqlite:///file.db, sqlite:////absolute/file.db, postgresql://user@host/database, "
+    "or the same with cockroachdb://."
+)
 
 
 def _registry_url(context: click.Context, _option: click.Parameter, url: str | None) -> str:

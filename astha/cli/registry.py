@@ -42,21 +42,31 @@ def registry_commands() -> None:
     help="Target revision; an older one downgrades, base removes the schema.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask before going to an older revision, which may drop data.")
+@click.option(
+    "--region",
+    "regions",
+    multiple=True,
+    metavar="REGION",
+    help="On CockroachDB, place the tables in these regions; the first is the primary one. Once for each.",
+)
 @json_option
-def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
+def migrate_command(url: str, revision: str, yes: bool, regions: tuple[str, ...], as_json: bool) -> None:
     """Create the registry's schema, or migrate it to the version that this Astha needs.
 
     All steps are one transaction, and only one process migrates at a time. Migrating again changes nothing, except that
-    a missing or incomplete publication is repaired.
+    a missing or incomplete publication is repaired. On CockroachDB, steps are committed one by one: run an interrupted
+    migration again.
 
     \b
     Examples:
       astha registry migrate
       astha registry migrate --registry postgresql://astha@db/registry
+      astha registry migrate --registry cockroachdb://astha@db/registry
     """
     from astha.cli.store import with_store
     from astha.lake_locations import record_explicit
     from astha.settings import load_settings
+    from registry.cockroachdb.schema import Placement
     from registry.migrate import migrate, require_known
     from registry.schema_status import status
 
@@ -67,7 +77,8 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
         confirm(f"{step}. Data that only the newer schema has is lost", yes)
     settings = load_settings(flags={"registry": {"url": url}})
     with progress(f"migrating {before.url}", quiet=as_json):
-        after = migrate(url, settings.registry.store, revision=revision)
+        placement = Placement(regions) if regions else None
+        after = migrate(url, settings.registry.store, revision=revision, placement=placement)
     if after.state in ("current", "compatible"):
         with_store(settings, lambda store: record_explicit(settings, store))
     if as_json:

@@ -10,7 +10,8 @@ from registry.position import Position
 
 
 class Transaction(msgspec.Struct, gc=False):
-    """Events of all subscribed tables, in the order in which the rows changed.
+    """Events of all subscribed tables, in the order in which the rows changed. (A changefeed of CockroachDB
+    does not tell that order: its source makes one, and several changes of one row are one event.)
 
     If a transaction is too large to hold, or truncates tables, those tables are in `unlisted`: their changes are not
     listed as events, and their subscribers have to refresh.

@@ -22,10 +22,13 @@ from registry.json_text import parse_json_as, to_json_text
 from registry.models import DaemonLease, LedgerEntry
 from registry.position import Position
 
-_WORTH_WRITING = 1 << 20
-"""Progress, in positions, that is written at once: a mebibyte of WAL, or a million changes."""
-
 _PROGRESS_INTERVAL_MS = 10_000
+
+_WORTH_WRITING = 1 << 20
+"""Progress that is written at once: a mebibyte of WAL, or a million changes."""
+
+_WORTH_WRITING_OF_TIME = _PROGRESS_INTERVAL_MS * 1_000_000
+"""The same if positions are nanoseconds, which advance even if nothing changes."""
 
 
 class LedgerWrite(msgspec.Struct, frozen=True):
@@ -38,7 +41,9 @@ class LedgerWrite(msgspec.Struct, frozen=True):
 class Ledger:
     """One entry per component of the daemon's group, written when something changed."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, group: str = "astha") -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, group: str = "astha", unit: str = "bytes") -> None:
+        """`unit` is that of the source's positions."""
+        self._worth_writing_at_once = _WORTH_WRITING_OF_TIME if unit == "nanoseconds" else _WORTH_WRITING
         self._store = store
         self._clock = clock
         self._group = group
@@ -131,7 +136,7 @@ class Ledger:
             return True
         advanced = (entry.position or 0) - (written.position or 0)
         waited_ms = entry.updated_at - written.updated_at
-        return advanced >= _WORTH_WRITING or (advanced > 0 and waited_ms >= _PROGRESS_INTERVAL_MS)
+        return advanced >= self._worth_writing_at_once or (advanced > 0 and waited_ms >= _PROGRESS_INTERVAL_MS)
 
     def _entry(self, lane: LaneProgress) -> LedgerEntry:
         member = lane.component in self._members

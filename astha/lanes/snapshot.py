@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import TypeAlias
 
 import msgspec
 
@@ -14,11 +13,18 @@ from astha.events import Commit, Transaction
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import Unavailable
 from registry.json_text import JsonText, parse_json_as, to_json_text
-from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
-
-AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
+from registry.position import (
+    AnySnapshotVisibility,
+    Position,
+    SequenceVisibility,
+    SnapshotVisibility,
+    TimestampVisibility,
+)
 
 _VISIBLE_WITHIN_S = 60.0
+
+_LATER_NS = 1_000_000
+"""On CockroachDB the positions of commits of one nanosecond follow each other: they may be this much after it."""
 
 
 class RefreshedSnapshot(msgspec.Struct, frozen=True):
@@ -61,7 +67,10 @@ async def snapshot_after(
             visibility = read.visibility
             missing = [commit for commit in missing if not visibility.contains(commit.transaction, commit.position)]
             if not missing:
-                yield read, RefreshedSnapshot(_serializable(visibility), await store.position())
+                until = await store.position()
+                if isinstance(visibility, TimestampVisibility):  # another node's clock may be behind
+                    until = Position(max(until, visibility.last) + _LATER_NS)
+                yield read, RefreshedSnapshot(_serializable(visibility), until)
                 return
         if clock.monotonic() > deadline:
             raise Unavailable(f"transaction {missing[0].transaction} was committed but is still not visible")
@@ -69,6 +78,6 @@ async def snapshot_after(
 
 
 def _serializable(visibility: SnapshotVisibility) -> AnySnapshotVisibility:
-    if isinstance(visibility, (SequenceVisibility, XidVisibility)):
+    if isinstance(visibility, AnySnapshotVisibility):
         return visibility
     raise TypeError(f"the ledger can't store a snapshot visibility of type {type(visibility).__name__}")

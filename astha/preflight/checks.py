@@ -16,6 +16,7 @@ from astha.daemon import NamedSubscriber
 from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import postgres_checks as server_checks
+from astha.preflight.cockroach_checks import cluster_checks
 from astha.preflight.file_modes import file_modes
 from astha.preflight.follower_checks import follower_checks
 from astha.preflight.groups import change_log_check, group_checks
@@ -53,8 +54,13 @@ async def preflight(settings: Settings) -> list[PreflightResult]:
         results += [*component_results, *await _own_checks(loaded)]
         if settings.registry.is_postgres:
             results += await _postgres(settings, subscriptions or {}, areas)
-        else:
+        elif settings.registry.is_file:
             results.append(_registry_file(settings))
+        else:
+            results += await cluster_checks(
+                settings.registry.conninfo(), settings.source, _tables(subscriptions or {}), areas,
+                follows=settings.source.address is not None,
+            )  # fmt: skip
         results += await follower_checks(settings, _tables(subscriptions or {}))
         if subscriptions is not None:
             results += await _groups(settings, in_file, subscriptions)
@@ -68,6 +74,11 @@ async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
 
     Raises ConfigError if the registry has no roles, or if a component can't be loaded.
     """
+    if settings.registry.backend == "cockroachdb":
+        raise ConfigError(
+            "no grants are generated for CockroachDB: GRANT SELECT, INSERT, UPDATE, DELETE and CHANGEFEED on the "
+            "registry's tables"
+        )
     if not settings.registry.is_postgres:
         raise ConfigError("a SQLite registry has no roles: set the permissions of its file and directory instead")
     database, schema = parse_url(settings.registry.url.get_secret_value()).database or role, settings.source.schema_name

@@ -28,6 +28,9 @@ class PostgresSourceSettings(SettingsGroup):
     connect_timeout_s: float = Field(30.0, gt=0, description="Time to connect, check and start the stream.")
     reconnect_initial_s: float = Field(0.2, gt=0, description="First wait before reconnecting; doubles.")
     reconnect_max_s: float = Field(15.0, gt=0, description="Longest wait before reconnecting.")
+    resolved_interval_s: float = Field(
+        0.1, gt=0, description="On CockroachDB, time between resolved marks, which complete transactions."
+    )
     transaction_limit_events: int = Field(100_000, gt=0, description="Larger transactions become refreshes.")
     transaction_limit_bytes: int = Field(64 * 1024 * 1024, gt=0, description="Larger transactions become refreshes.")
 

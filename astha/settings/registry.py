@@ -33,14 +33,17 @@ class RegistrySettings(SettingsGroup):
 
     url: SecretStr = Field(
         SecretStr(DEFAULT_REGISTRY),
-        description="The registry: sqlite:///file.db or postgresql://user@host/database, with any libpq parameters.",
+        description="The registry: sqlite:///file.db, or postgresql://user@host/database, or the same with "
+        "cockroachdb://, with any libpq parameters.",
     )
     pool_size: int = Field(10, gt=0, description="Connections kept open.")
     pool_overflow: int = Field(10, ge=0, description="Further connections, opened under load.")
     pool_timeout_s: float = Field(10.0, gt=0, description="Longest wait for a free connection.")
     connect_timeout_s: int = Field(10, gt=0, description="Longest wait for a connection to the server.")
-    statement_timeout_s: float = Field(30.0, ge=0, description="Longest statement on PostgreSQL; 0 for no limit.")
-    busy_timeout_s: float = Field(30.0, ge=0, description="On SQLite, the longest wait for another process's write.")
+    statement_timeout_s: float = Field(30.0, ge=0, description="Longest statement on a server; 0 for no limit.")
+    busy_timeout_s: float = Field(
+        30.0, ge=0, description="On SQLite and CockroachDB, the longest wait for another process's write."
+    )
     file_mode: FileMode = Field(
         "0600",
         description="On SQLite, the mode of a new registry's file; an existing file keeps its mode.",
@@ -57,8 +60,17 @@ class RegistrySettings(SettingsGroup):
         return url
 
     @property
+    def backend(self) -> str:
+        """``sqlite``, ``postgresql`` or ``cockroachdb``."""
+        return _parse(self.url.get_secret_value()).drivername
+
+    @property
     def is_postgres(self) -> bool:
-        return _parse(self.url.get_secret_value()).drivername == "postgresql"
+        return self.backend == "postgresql"
+
+    @property
+    def is_file(self) -> bool:
+        return self.backend == "sqlite"
 
     @property
     def shown(self) -> str:

@@ -36,6 +36,10 @@ class Started(msgspec.Struct, frozen=True):
 Batch: TypeAlias = "Sequence[Transaction] | Gap | Progress | Started"
 
 
+PositionUnit: TypeAlias = Literal["bytes", "changes", "nanoseconds"]
+"""Of the difference of two positions: of WAL on PostgreSQL, rows of a change log, time on CockroachDB."""
+
+
 class SourceStatus(msgspec.Struct, frozen=True):
     """For `/status`, `/readyz` and metrics."""
 
@@ -47,7 +51,7 @@ class SourceStatus(msgspec.Struct, frozen=True):
     detail: str | None
     server: Position | None = None  # the end of the database's log, if known
     silent_s: float | None = None  # since the server sent anything; None if it sends nothing by itself
-    unit: Literal["bytes", "changes"] = "bytes"  # of the difference of two positions
+    unit: PositionUnit = "bytes"
 
 
 class Source(Protocol):

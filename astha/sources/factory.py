@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from astha.clock import LoopClock
 from astha.errors import ConfigError
 from astha.extras import install
 from astha.settings.groups import PostgresSourceSettings, TailSettings
 from astha.settings.registry import conninfo_of
 from astha.settings.source import SourceSettings, StreamAddress
-from astha.sources.contract import LiveSource, Source
+from astha.sources.contract import LiveSource, PositionUnit, Source
 from astha.sources.limits import TransactionLimits
 from registry.contract import MetadataStore
 from registry.engines import parse_url
+
+_UNITS: dict[str, PositionUnit] = {"postgresql": "bytes", "cockroachdb": "nanoseconds"}
 
 
 def open_source(
@@ -24,8 +24,12 @@ def open_source(
     clock: LoopClock,
     group: str = "astha",
 ) -> Source:
-    """Both sources keep their position in the database: in a slot, or by trimming the change log."""
+    """Every source keeps its position in the database: in a slot, in a row, or by trimming the change log."""
     parsed = parse_url(url)
+    if parsed.drivername == "cockroachdb":
+        from astha.sources.cockroachdb import CockroachSource
+
+        return CockroachSource(conninfo_of(parsed), store, settings, clock, group)
     if parsed.drivername == "postgresql":
         from astha.sources.postgres.source import PostgresSource
 
@@ -43,7 +47,7 @@ def open_follower(
 
     Raises ConfigError if the extra of the transport is not installed.
     """
-    unit: Literal["bytes", "changes"] = "bytes" if parse_url(url).drivername == "postgresql" else "changes"
+    unit = _UNITS.get(parse_url(url).drivername, "changes")
     try:
         if address.transport == "kafka":
             from astha.sources.kafka.source import KafkaSource
@@ -63,6 +67,10 @@ def open_follower(
 def open_live_source(url: str, settings: PostgresSourceSettings, tail: TailSettings, clock: LoopClock) -> LiveSource:
     """For processes beside the daemon: at most one per free replication slot, on SQLite any number."""
     parsed = parse_url(url)
+    if parsed.drivername == "cockroachdb":
+        from astha.sources.cockroachdb import CockroachLiveSource
+
+        return CockroachLiveSource(conninfo_of(parsed), settings, clock)
     if parsed.drivername == "postgresql":
         from astha.sources.postgres.live_source import PostgresLiveSource
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
@@ -12,7 +12,7 @@ from astha.clock import LoopClock
 from astha.events import Transaction
 from astha.events.traceparent import TraceParent
 from astha.sources.continuity import Continuity
-from astha.sources.contract import Batch, Gap, Progress, SourceStatus, Started
+from astha.sources.contract import Batch, Gap, PositionUnit, Progress, SourceStatus, Started
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 from registry.position import Position
@@ -139,7 +139,7 @@ class Follower:
 
 
 def follower_status(
-    follower: Follower | None, failure: str | None, acknowledged: Position, unit: Literal["bytes", "changes"]
+    follower: Follower | None, failure: str | None, acknowledged: Position, unit: PositionUnit
 ) -> SourceStatus:
     """`failure` says why nothing can be received now. The broker retains by its own rules."""
     connected = failure is None and follower is not None

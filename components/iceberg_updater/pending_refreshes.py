@@ -20,7 +20,6 @@ from astha.clock import LoopClock
 from components.iceberg_updater.event_folding import TableEvents
 from components.iceberg_updater.settings import UpdaterSettings
 from components.lib.lake.updater_state import (
-    AnySnapshotVisibility,
     Compared,
     FailingTable,
     UpdaterState,
@@ -28,7 +27,7 @@ from components.lib.lake.updater_state import (
     write_updater_state,
 )
 from registry.contract import MetadataStore
-from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
+from registry.position import AnySnapshotVisibility, Position, SnapshotVisibility
 
 log = structlog.get_logger(__name__)
 
@@ -166,5 +165,5 @@ def without(events: TableEvents, compared: Compared) -> TableEvents:
 
 
 def storable(visibility: SnapshotVisibility) -> AnySnapshotVisibility:
-    assert isinstance(visibility, (SequenceVisibility, XidVisibility))  # noqa: S101  (one per kind of store)
+    assert isinstance(visibility, AnySnapshotVisibility)  # noqa: S101  (one per kind of store)
     return visibility

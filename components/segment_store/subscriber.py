@@ -43,7 +43,7 @@ from components.segment_store.maintenance.merging import Merger
 from components.segment_store.maintenance.retention import PartitionSizes, TopicRetention
 from components.segment_store.settings import SegmentStoreSettings
 from registry.contract import PAGE
-from registry.position import SequenceVisibility
+from registry.position import SequenceVisibility, TimestampVisibility
 
 log = structlog.get_logger(__name__)
 
@@ -123,8 +123,10 @@ class SegmentStore(Component):
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         """Clears the caches and counts the segments again, which reads every row once."""
         read_context, visibility = self.read_context, snapshot.visibility
-        applied = visibility.last if isinstance(visibility, SequenceVisibility) else read_context.store.applied
-        read_context.change_feed.resume(applied)
+        if isinstance(visibility, SequenceVisibility | TimestampVisibility):
+            read_context.change_feed.resume(visibility.last)
+        else:
+            read_context.change_feed.resume(read_context.store.applied)
         self._small_segments.clear()
         self._partition_sizes.clear()
         async for page in snapshot.rows(Segment):

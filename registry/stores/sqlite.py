@@ -23,16 +23,8 @@ from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, Registry
 from registry.json_text import to_json_text
 from registry.models import DatabaseTime
 from registry.position import Position, SequenceVisibility
-from registry.stores.sql.agents import SqlAgents
-from registry.stores.sql.catalog_commits import SqlCatalogCommits
-from registry.stores.sql.compactions import SqlCompactions
-from registry.stores.sql.consistent_read import SqlConsistentRead, SqlReadAndLoad
-from registry.stores.sql.daemon_state import SqlDaemonState
-from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
-from registry.stores.sql.lake_locations import SqlLakeLocations
-from registry.stores.sql.segments import SqlSegments
-from registry.stores.sql.snapshots import SqlSnapshots
-from registry.stores.sql.upload_intents import SqlUploadIntents
+from registry.stores.sql.consistent_read import SqlConsistentRead
+from registry.stores.sql.verbs import SqlVerbs
 from registry.stores.sqlite_engine import ReconnectingEngine
 from registry.stores.write_lock import WriteLock
 
@@ -48,18 +40,7 @@ _NEWEST_TIME = """
 _LAST_CHANGE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'change_log'"
 
 
-class SqliteStore(
-    SqlSegments,
-    SqlAgents,
-    SqlCatalogCommits,
-    SqlSnapshots,
-    SqlUploadIntents,
-    SqlCompactions,
-    SqlDaemonState,
-    SqlIcebergCatalog,
-    SqlLakeLocations,
-    SqlReadAndLoad,
-):
+class SqliteStore(SqlVerbs):
     def __init__(
         self,
         make_engine: Callable[[], AsyncEngine],

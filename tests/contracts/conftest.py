@@ -9,6 +9,12 @@ from registry.contract import MetadataStore
 from tests.contracts.bad_input import Refused, complaint
 from tests.fixtures.databases import Backend
 from tests.fixtures.stores import OpenStore
+from tests.servers.cockroachdb import CockroachCluster
+
+_QUICK_ON_SERIALIZABLE = {"test_agents", "test_inserts", "test_producers", "test_upload_intents"}
+"""Modules that every run checks with CockroachDB's store over PostgreSQL, whose transactions are made to fail; `make
+thorough` checks them all.
+"""
 
 _QUICK_ON_DYNAMODB = {"test_group_leases", "test_inserts", "test_producers", "test_topics"}
 """Modules that every run checks on DynamoDB; `make dynamodb` checks them all, and the cache."""
@@ -20,11 +26,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         backend, cached = parameters.get("backend"), parameters.get("store") == "cached"
         quick_on_dynamodb = item.path.stem in _QUICK_ON_DYNAMODB and not cached
-        if (backend == "postgres" and cached) or (backend == "dynamodb" and not quick_on_dynamodb):
+        quick_on_serializable = item.path.stem in _QUICK_ON_SERIALIZABLE and not cached
+        if (
+            (backend == "postgres" and cached)
+            or (backend == "dynamodb" and not quick_on_dynamodb)
+            or (backend == "serializable" and not quick_on_serializable)
+        ):
             item.add_marker("long")
 
 
-@pytest.fixture(params=["sqlite", "postgres", "dynamodb"])
+@pytest.fixture(params=["sqlite", "postgres", "dynamodb", "serializable", *CockroachCluster.backends()])
 def backend(request: pytest.FixtureRequest) -> Backend:
     chosen: Backend = request.param
     return chosen

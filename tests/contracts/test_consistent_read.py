@@ -29,7 +29,7 @@ async def _rows(read: ConsistentRead, kind: type[Row], page: int = 1_000) -> lis
 
 async def _blocked(url: str, hasty: MetadataStore) -> None:
     """Whether a writer waits: PostgreSQL lists it; the others refuse a writer that does not wait."""
-    if url.startswith(("sqlite", "dynamodb")):
+    if url.startswith(("sqlite", "dynamodb", "cockroachdb", "serializable")):
         with pytest.raises(Unavailable):
             await hasty.create_topic("hasty", 1)
         return

@@ -9,6 +9,7 @@ import pytest
 from registry.cache import CachedStore
 from registry.contract import BulkLoad, ConsistentRead, MetadataStore
 from registry.forwarding import ForwardingStore
+from registry.stores.cockroachdb import CockroachStore
 from registry.stores.dynamodb.consistent_read import DynamoConsistentRead
 from registry.stores.dynamodb.load import DynamoBulkLoad
 from registry.stores.dynamodb.store import DynamoStore
@@ -21,6 +22,7 @@ from tests.doubles.memory_store import MemoryStore
 from tests.doubles.registry import SmallRegistry
 
 COMPLETE = (
+    CockroachStore,
     DynamoStore,
     PostgresStore,
     SqliteStore,

@@ -17,6 +17,7 @@ from astha.events import Operation, Transaction
 from astha.sources.contract import Source
 from astha.sources.limits import TransactionLimits
 from registry.contract import MetadataStore
+from registry.engines import parse_url
 from registry.inputs import CatalogCommit, DeleteFileDraft, FileDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
 from registry.models import (
@@ -125,11 +126,14 @@ async def test_concurrent_writers_keep_their_transactions_whole(
     async with SourceReader(await source_of(registry_url)) as reader:
         await asyncio.gather(*(writer.create_topic(f"t{number}", 3) for number in range(40)))
         await reader.reach(await writer.position())
-    assert len(reader.transactions) == 40
+    joins = parse_url(registry_url).drivername == "cockroachdb"  # transactions that have the same timestamp
+    assert joins or len(reader.transactions) == 40
     for transaction in reader.transactions:
-        names = {event.data.name if isinstance(event.data, Topic) else None for event in transaction.events} - {None}
-        assert len(names) == 1
-        assert len(transaction.events) == 4
+        names = {event.data.name for event in transaction.events if isinstance(event.data, Topic)}
+        partitions = [event.data.topic for event in transaction.events if isinstance(event.data, Partition)]
+        assert joins or len(names) == 1
+        assert Counter(partitions) == dict.fromkeys(names, 3)
+    assert {event.data.name for event in reader.events if isinstance(event.data, Topic)} == {f"t{n}" for n in range(40)}
 
 
 async def test_a_verb_is_one_transaction_over_all_its_tables(
@@ -319,8 +323,11 @@ async def test_every_column_of_every_table_is_as_the_store_reads_it(
             for row in wanted:
                 await load.add([row])
         await reader.reach(await writer.position())
-    assert [event.data for event in reader.events] == wanted
-    assert [column_types(event.data) for event in reader.events] == [column_types(row) for row in wanted]
+    found = [event.data for event in reader.events]
+    if parse_url(registry_url).drivername == "cockroachdb":  # a transaction's rows have the source's own order
+        found, wanted = sorted(found, key=str), sorted(wanted, key=str)
+    assert found == wanted
+    assert [column_types(row) for row in found] == [column_types(row) for row in wanted]
     assert {type(row) for row in wanted} == set(PUBLISHED)
     async with writer.consistent_read() as snapshot:
         for kind in PUBLISHED:

@@ -7,12 +7,15 @@ import contextlib
 import struct
 from collections import Counter
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 _STARTUP_LENGTH = struct.Struct("!I")
 _HEADER = struct.Struct("!cI")
 _SLOW_BYTES = 2_048
+
+
+Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Observer(Protocol):
@@ -109,12 +112,16 @@ class TcpProxy:
             return
         both = {writer, far_writer}
         self._writers |= both
+        await self._exchange((reader, writer), (far_reader, far_writer))
+        self._writers -= both
+
+    async def _exchange(self, client: Streams, server: Streams) -> None:
+        """Passes on what both say, until they end."""
         pipes = {
-            asyncio.create_task(self._pipe(reader, far_writer, self._observer())),
-            asyncio.create_task(self._pipe(far_reader, writer, None)),
+            asyncio.create_task(self._pipe(client[0], server[1], self._observer())),
+            asyncio.create_task(self._pipe(server[0], client[1], None)),
         }
         await asyncio.wait(pipes)
-        self._writers -= both
 
     def _observer(self) -> Observer | None:
         """Returns what is to see the bytes of one client."""

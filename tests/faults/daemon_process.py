@@ -17,7 +17,9 @@ from pydantic import SecretStr
 from astha.clock import SystemLoopClock
 from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.leadership import Leadership, LeaseSettings
+from astha.settings.registry import conninfo_of
 from astha.settings.source import SourceSettings, parse_stream_url
+from astha.sources.cockroachdb import CockroachSource
 from astha.sources.contract import Source
 from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
@@ -27,6 +29,7 @@ from astha.subscribers.lane_policy import LanePolicy
 from astha.subscribers.loader import load_component
 from registry.connect import open_store
 from registry.contract import MetadataStore
+from registry.engines import parse_url
 from registry.errors import Unavailable
 from registry.models import PUBLISHED
 from tests.faults.durable_component import DurableComponent, FaultInjector
@@ -74,11 +77,14 @@ def make_source(options: ProcessOptions, store: MetadataStore, clock: SystemLoop
         return open_follower(address, settings, store, options.group, options.url, clock)
     if options.url.startswith("sqlite"):
         return SqliteSource(options.url, store, settings=TailSettings(trim_every_s=0.05))
-    postgres = PostgresSourceSettings(
+    server = PostgresSourceSettings(
         slot="oracle", status_interval_s=0.2, slot_check_interval_s=0.5, silence_limit_s=1.5, connect_timeout_s=3.0,
         reconnect_initial_s=0.02, reconnect_max_s=0.5, transaction_limit_events=400,
     )  # fmt: skip
-    return PostgresSource(options.stream_url, store, postgres, clock)
+    if options.url.startswith("cockroachdb"):
+        server = server.model_copy(update={"silence_limit_s": 10.0, "connect_timeout_s": 10.0})
+        return CockroachSource(conninfo_of(parse_url(options.stream_url)), store, server, clock)
+    return PostgresSource(options.stream_url, store, server, clock)
 
 
 def make_sinks(

@@ -115,12 +115,14 @@ class Process:
 
 
 class Oracle:
-    def __init__(self, url: str, stream_url: str, directory: Path, seed: str, troubles: dict[str, int]) -> None:
+    def __init__(
+        self, url: str, stream_url: str, directory: Path, seed: str, troubles: dict[str, int], lease_s: float = 2.0
+    ) -> None:
         self.url = url
         self.directory = directory
         self.random = random.Random(seed)
         self.seed = seed
-        self.process = Process(ProcessOptions(url, stream_url, str(directory), seed), seed)
+        self.process = Process(ProcessOptions(url, stream_url, str(directory), seed, lease_s=lease_s), seed)
         self.processes = [self.process]  # with followers, if there are any
         self.troubles = troubles  # name -> weight
         self.certain: list[str] = []  # those of every run, however short

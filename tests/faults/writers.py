@@ -28,7 +28,7 @@ class Writer:
         self._url = url
         self._random = random.Random(seed)
         self._engine = async_engine(parse_url(url), StoreSettings(pool_size=2, statement_timeout_s=10))
-        self._postgres = url.startswith("postgres")
+        self._announces = url.startswith("sqlite")
         self.done = 0
         self.failed = 0
 
@@ -66,11 +66,11 @@ class Writer:
         """On SQLite announced, as the registry's own writers do it: who does not is joined with others, and joined
         differently when it comes again, so that repetitions can't be told from violations.
         """
-        for statement in ("BEGIN",) if self._postgres else ("BEGIN IMMEDIATE", change_log.ANNOUNCE):
+        for statement in ("BEGIN IMMEDIATE", change_log.ANNOUNCE) if self._announces else ("BEGIN",):
             await connection.exec_driver_sql(statement)
 
     async def _end(self, connection: AsyncConnection, how: str = "COMMIT") -> None:
-        for statement in (how,) if self._postgres else (change_log.RETRACT, how):
+        for statement in (change_log.RETRACT, how) if self._announces else (how,):
             await connection.exec_driver_sql(statement)
 
     async def _pairs(self, _: MetadataStore) -> None:
@@ -151,7 +151,7 @@ class Writer:
 
     async def _truncate(self, _: MetadataStore) -> None:
         async with self._engine.connect() as connection:
-            statement = "TRUNCATE consumer_offsets" if self._postgres else "DELETE FROM consumer_offsets"
+            statement = "DELETE FROM consumer_offsets" if self._announces else "TRUNCATE consumer_offsets"
             await self._begin(connection)
             await connection.exec_driver_sql(statement)
             await self._end(connection)

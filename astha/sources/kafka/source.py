@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import count
-from typing import Literal
 
 import structlog
 
 from astha.clock import LoopClock
 from astha.errors import SourceLost
-from astha.sources.contract import Batch, Gap, Progress, Replay, SourceStatus, Started
+from astha.sources.contract import Batch, Gap, PositionUnit, Progress, Replay, SourceStatus, Started
 from astha.sources.follower import Follower, follower_status
 from astha.sources.kafka.offsets import Marks, Resumption
 from astha.sources.kafka.reader_thread import ReaderThread
@@ -36,13 +35,13 @@ class KafkaSource:
         store: MetadataStore,
         group: str,
         clock: LoopClock,
-        unit: Literal["bytes", "changes"] = "bytes",
+        unit: PositionUnit = "bytes",
     ) -> None:
         self._topic = topic
         self._store = store
         self._group = group
         self._clock = clock
-        self._unit: Literal["bytes", "changes"] = unit
+        self._unit: PositionUnit = unit
         self._marks = Marks()
         self._acknowledged = Position(0)
         self._reader: ReaderThread | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Literal
 
 import structlog
 from aiomqtt import Message
@@ -14,7 +13,7 @@ from astha.backoff import Backoff
 from astha.brokers.errors import BrokerError
 from astha.clock import LoopClock
 from astha.errors import ConfigError
-from astha.sources.contract import Batch, SourceStatus
+from astha.sources.contract import Batch, PositionUnit, SourceStatus
 from astha.sources.follower import Follower, StreamPayload, follower_status
 from astha.sources.mqtt.message_queue import MessageQueue, payload_of, trace_of
 from astha.sources.mqtt.stream import MqttStream
@@ -38,13 +37,13 @@ class MqttSource:
         store: MetadataStore,
         group: str,
         clock: LoopClock,
-        unit: Literal["bytes", "changes"] = "bytes",
+        unit: PositionUnit = "bytes",
     ) -> None:
         self._stream = stream
         self._store = store
         self._group = group
         self._clock = clock
-        self._unit: Literal["bytes", "changes"] = unit
+        self._unit: PositionUnit = unit
         self._acknowledged = Position(0)
         self._follower: Follower | None = None
         self._failure: str | None = "not streaming"

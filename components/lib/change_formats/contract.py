@@ -8,7 +8,7 @@ import msgspec
 
 from astha.events import Event
 from registry.models import Row
-from registry.position import Position
+from registry.position import Position, SequenceVisibility, SnapshotVisibility, TimestampVisibility
 
 Binding: TypeAlias = Literal["kafka", "mqtt"]
 
@@ -29,7 +29,14 @@ class Origin(msgspec.Struct, frozen=True):
     name: str  # its logical name: the sink's topic prefix
     group: str
     epoch: int
-    database: str  # "postgresql" or "sqlite"
+    database: str  # "postgresql", "cockroachdb" or "sqlite"
+
+
+def database_of(visibility: SnapshotVisibility) -> str:
+    """Returns the kind of database whose snapshots have this visibility."""
+    if isinstance(visibility, TimestampVisibility):
+        return "cockroachdb"
+    return "sqlite" if isinstance(visibility, SequenceVisibility) else "postgresql"
 
 
 class ChangeFormat(Protocol):

@@ -134,7 +134,7 @@ def _source_fields(at_us: int, snapshot: bytes, txid: bytes, position: Position,
 
 
 def _table_parts(kind: type[Row], origin: Origin, schemas: bool) -> _TableParts:
-    schema = "public" if origin.database == "postgresql" else "main"
+    schema = "main" if origin.database == "sqlite" else "public"
     source = (
         b',"source":{"version":%b,"connector":%b,"name":%b,"db":%b,"schema":%b,"table":%b'
     ) % tuple(

@@ -6,14 +6,10 @@ Such a table has a pending comparison with the registry, whatever position the u
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import msgspec
 
 from registry.contract import DaemonState
-from registry.position import Position, SequenceVisibility, XidVisibility
-
-AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
+from registry.position import AnySnapshotVisibility, Position, SequenceVisibility
 
 _NAME = "iceberg_updater.tables"
 """A row of the registry's own `source_identity` table, which is not published."""

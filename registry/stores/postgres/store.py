@@ -8,28 +8,13 @@ from uuid import uuid4
 import msgspec
 import psycopg
 from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    FromClause,
-    Integer,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    column,
-    func,
     literal,
     select,
 )
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningDelete
-from sqlalchemy.types import TypeEngine
 
-from registry.engines import access_error
-from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
+from registry.errors import NotFound
 from registry.inputs import FileDraft, SegmentDraft
 from registry.json_text import to_json_text
 from registry.models import (
@@ -44,9 +29,9 @@ from registry.models import (
     object_uri,
 )
 from registry.position import Position, XidVisibility
-from registry.schema import BooleanType, JsonTextType
 from registry.stores.postgres.arrays import array_literal
 from registry.stores.postgres.consistent_read import PostgresConsistentRead
+from registry.stores.postgres.rows import PostgresRows
 from registry.stores.postgres.statements import (
     ADD_SEGMENTS,
     CHANGE_FILES,
@@ -57,21 +42,14 @@ from registry.stores.postgres.statements import (
     WRITE_LEDGER,
     PositionalStatement,
 )
-from registry.stores.sql.agents import SqlAgents
-from registry.stores.sql.catalog_commits import SqlCatalogCommits
-from registry.stores.sql.compactions import SqlCompactions
-from registry.stores.sql.consistent_read import SqlConsistentRead, SqlReadAndLoad
+from registry.stores.sql.consistent_read import SqlConsistentRead
 from registry.stores.sql.consumer_groups import offsets_moved
-from registry.stores.sql.daemon_state import SqlDaemonState
 from registry.stores.sql.files import FileChange, differences, files_changed, lost_intents
-from registry.stores.sql.iceberg_catalog import SqlIcebergCatalog
-from registry.stores.sql.lake_locations import SqlLakeLocations
 from registry.stores.sql.producers import out_of_sequence
 from registry.stores.sql.segment_objects import PURPOSE, count_by_object, lost_objects
-from registry.stores.sql.segments import SegmentAddition, SqlSegments, fenced
-from registry.stores.sql.snapshots import SqlSnapshots
+from registry.stores.sql.segments import SegmentAddition, fenced
 from registry.stores.sql.topics import partition_name
-from registry.stores.sql.upload_intents import SqlUploadIntents
+from registry.stores.sql.verbs import SqlVerbs
 
 _OLD_FIELDS = {
     "old_id": "id",
@@ -117,18 +95,7 @@ _FEW_FILES = 32
 """Up to this many files, planning the statement again (about 2 ms) costs more than it saves."""
 
 
-class PostgresStore(
-    SqlSegments,
-    SqlAgents,
-    SqlCatalogCommits,
-    SqlSnapshots,
-    SqlUploadIntents,
-    SqlCompactions,
-    SqlDaemonState,
-    SqlIcebergCatalog,
-    SqlLakeLocations,
-    SqlReadAndLoad,
-):
+class PostgresStore(PostgresRows, SqlVerbs):
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
         async with self._autocommit() as connection:
@@ -138,25 +105,6 @@ class PostgresStore(
 
     def _single_statement(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._autocommit()
-
-    def _insert(self, table: Table) -> postgresql.Insert:
-        return postgresql.insert(table)
-
-    def _bind_rows(self, columns: Sequence[Column[object]], rows: Sequence[Sequence[object]]) -> FromClause:
-        arrays = [
-            cast(bindparam(None, array_literal(values), Text), postgresql.ARRAY(_array_item_type(wanted.type)))
-            for wanted, values in zip(columns, zip(*rows, strict=True), strict=True)
-        ]
-        named = [column(wanted.name, wanted.type) for wanted in columns]
-        return func.unnest(*arrays).table_valued(*named, name="given").render_derived()
-
-    async def _insert_many(
-        self, connection: AsyncConnection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]
-    ) -> None:
-        if rows:
-            given = self._bind_rows([table.c[name] for name in columns], rows)
-            picked = [cast(given.c[name], table.c[name].type) for name in columns]
-            await connection.execute(table.insert().from_select(columns, select(*picked)))
 
     async def _register_segments(self, addition: SegmentAddition) -> None:
         drafts, ranges = addition.drafts, dict(sorted(addition.ranges.items()))
@@ -359,27 +307,6 @@ class PostgresStore(
                     f"SELECT setval(pg_get_serial_sequence('{kind.table}', 'id'), max(id)) FROM {kind.table}"
                 )
 
-    def _translate_error(self, error: DBAPIError) -> RegistryError:
-        cause = error.orig
-        if not isinstance(cause, psycopg.Error):
-            return Unavailable(f"{self.url}: {cause}")
-        state = cause.sqlstate or ""
-        detail = cause.diag.message_detail or cause.diag.message_primary or str(cause).strip()
-        match state[:2], state:
-            case _, "23505":
-                return AlreadyExists(f"{cause.diag.constraint_name}: {detail}")
-            case _, "23503":
-                return NotFound(detail)
-            case "22" | "23" | "54", _:
-                field = cause.diag.column_name or cause.diag.constraint_name or "value"
-                return Invalid(field, None, cause.diag.message_primary or detail)
-            case _, "57014":
-                return Unavailable(f"{self.url}: the statement was cancelled or took longer than its timeout")
-            case _, "42P01" | "42703":
-                return SchemaMismatch(f"{self.url}: {cause.diag.message_primary}: run `astha registry migrate`")
-            case _:
-                return access_error(self.url, cause) or Unavailable(f"{self.url}: {detail}")
-
 
 @asynccontextmanager
 async def _unprepared(connection: AsyncConnection) -> AsyncIterator[None]:
@@ -411,14 +338,3 @@ async def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
     driver = (await connection.get_raw_connection()).driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)  # noqa: S101  (the engine's driver)
     return driver
-
-
-def _array_item_type(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Returns the SQL type of an array's items, without what only matters in columns."""
-    if isinstance(kind, JsonTextType):
-        return postgresql.JSON()
-    if isinstance(kind, BooleanType):
-        return Boolean()
-    if isinstance(kind, BigInteger):
-        return BigInteger()
-    return Integer() if isinstance(kind, Integer) else Text()

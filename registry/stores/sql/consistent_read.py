@@ -94,13 +94,16 @@ class SqlReadAndLoad(SqlBase):
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[SqlBulkLoad]:
-        async with self._transaction() as connection:
+        async with self._load_transaction() as connection:
             await self._before_load(connection)
             for kind in (*PUBLISHED, *UNPUBLISHED):
                 if await _count(connection, kind):
                     raise Conflict(f"the registry at {self.url} is not empty: it has {kind.table}", [kind.table])
             yield SqlBulkLoad(self, connection)
             await self._after_load(connection)
+
+    def _load_transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._transaction()
 
     @abc.abstractmethod
     async def _before_load(self, connection: AsyncConnection) -> None:

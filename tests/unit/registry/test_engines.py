@@ -15,6 +15,8 @@ from registry.errors import Invalid
         ("postgresql://user:secret@host:5433/db?sslmode=require", "postgresql", "db"),
         ("postgres://host/db", "postgresql", "db"),
         ("postgresql+asyncpg://host/db", "postgresql", "db"),
+        ("cockroachdb://user:secret@host:26257/db?sslmode=verify-full", "cockroachdb", "db"),
+        ("cockroachdb+psycopg://host/db?options=--cluster%3Done", "cockroachdb", "db"),
         ("postgresql:///db?host=/run/postgresql", "postgresql", "db"),
         ("postgresql:///db?host=a:1&host=b:2", "postgresql", "db"),
         ("postgresql://host/db?options=-c%20work_mem%3D1MB&keepalives=0&connect_timeout=5", "postgresql", "db"),
@@ -30,7 +32,7 @@ def test_urls(text: str, driver: str, database: str) -> None:
     [
         "", "registry.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///file::memory:?uri=true",
         "mysql://user:secret@host/db", "postgres//user:secret@host/db", "postgresql://user:secret@host:port/db",
-        "user:secret@host/db",
+        "user:secret@host/db", "cockroachdb://user:secret@host",
     ],
 )  # fmt: skip
 def test_a_bad_url_is_refused_without_showing_its_password(text: str) -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.position import Position, SequenceVisibility, XidVisibility
+from registry.position import AnySnapshotVisibility, Position, SequenceVisibility, TimestampVisibility, XidVisibility
 
 EPOCH = 2**32
 
@@ -52,3 +53,17 @@ def test_a_32_bit_id_is_widened_to_the_nearest_64_bit_id(xmax: int, distance: in
     if xid >= 3:
         assert XidVisibility(xmax, frozenset()).contains(xid % EPOCH, Position(0)) is (xid < xmax)
         assert XidVisibility(xmax, frozenset({xid})).contains(xid % EPOCH, Position(0)) is False
+
+
+def test_a_timestamp_contains_positions_up_to_it() -> None:
+    place = TimestampVisibility(Position(1_763_500_000_123_456_789))
+    assert place.contains(place.last, Position(place.last + 3)), "one of several commits of that nanosecond"
+    assert not place.contains(place.last + 1, Position(place.last + 1))
+
+
+@pytest.mark.parametrize(
+    "visibility",
+    [SequenceVisibility(Position(7)), TimestampVisibility(Position(7)), XidVisibility(7, frozenset({5}))],
+)
+def test_a_recorded_visibility_keeps_its_kind(visibility: AnySnapshotVisibility) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(visibility), type=AnySnapshotVisibility) == visibility

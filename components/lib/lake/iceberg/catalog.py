@@ -24,7 +24,7 @@ from astha.subscribers.context import LakeSettings, S3Settings
 from components.lib.lake.iceberg.errors import with_mapped_errors
 from components.lib.lake.iceberg.file_io import mode_properties
 from components.lib.lake.iceberg.pyiceberg_internals import EngineSqlCatalog, updated_metadata
-from registry.engines import parse_url, sqlite_path
+from registry.engines import parse_url, server_driver, sqlite_path
 from registry.sqlite_connections import follow_file
 
 NAME = "astha"
@@ -143,7 +143,7 @@ def _engine(url: URL) -> Engine:
         follow_file(engine, sqlite_path(url))
         return engine
     return create_engine(
-        url.set(drivername="postgresql+psycopg"),
+        server_driver(url),
         pool_pre_ping=True,
         connect_args={"application_name": "astha-iceberg", "connect_timeout": 10},
     )

@@ -135,6 +135,18 @@ async def test_progress_is_written_after_a_while_however_small() -> None:
     assert await harness.write() == 101
 
 
+async def test_time_that_passes_is_no_progress_that_is_worth_writing() -> None:
+    """Positions of CockroachDB are nanoseconds: they advance even if nothing changes."""
+    harness = LedgerHarness("a")
+    harness.ledger = Ledger(harness.registry.store, harness.clock, unit="nanoseconds")
+    lane = harness.go_live("a", 100)
+    await harness.write()
+    lane.intake.position = Position(9_000_000_000)
+    assert await harness.write() == 100
+    await harness.clock.advance(11)
+    assert await harness.write() == 9_000_000_000
+
+
 async def test_an_open_circuit_releases_the_source_once_the_owed_refresh_is_persisted() -> None:
     harness = LedgerHarness("a", "b")
     a, b = harness.go_live("a", 100), harness.go_live("b", 300)
