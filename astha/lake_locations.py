@@ -67,7 +67,7 @@ def _wanted(settings: Settings, recorded: dict[str, str]) -> dict[LocationName, 
     warehouse = recorded.get("warehouse") or given.get("warehouse")
     if warehouse is None:
         base: Path | None = None
-        if not settings.registry.is_postgres:
+        if settings.registry.backend == "sqlite":
             base = sqlite_path(parse_url(settings.registry.url.get_secret_value())).absolute().parent
         warehouse = canonical(settings.lake.warehouse, base=base)
     streams = recorded.get("streams") or given.get("streams") or join(warehouse, STREAMS)

@@ -132,7 +132,7 @@ def source_kind(settings: Settings) -> str:
     """Returns the kind of the daemon's source, as `astha status --all` shows it."""
     if settings.source.address is not None:
         return settings.source.address.transport
-    return "postgresql" if settings.registry.is_postgres else "sqlite"
+    return settings.registry.backend
 
 
 def context(settings: Settings, store: MetadataStore, clock: LoopClock) -> ComponentContext:

@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
+from registry.dynamodb_url import Endpoint, parse_endpoint
 from registry.errors import Invalid, PermissionDenied, ReadOnly, RegistryError
 from registry.private_files import FILE, create_file
 from registry.sqlite_connections import open_existing
@@ -42,11 +43,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: int = 10
     statement_timeout_s: float = 30.0  # PostgreSQL; 0 for none
     busy_timeout_s: float = 30.0  # SQLite: how long a writer waits for other processes
+    read_units: int | None = None  # DynamoDB: provisioned capacity of a new table; None: on demand
+    write_units: int | None = None
     file_mode: int = FILE  # SQLite: mode of a new file, and of its -wal and -shm
 
 
 def parse_url(text: str) -> URL:
-    """Takes ``sqlite:///file.db``, ``sqlite:////abs/file.db`` or ``postgresql://...`` with any libpq parameters."""
+    """Takes ``sqlite:///file.db``, ``sqlite:////abs/file.db``, ``postgresql://...`` with any libpq parameters, or
+    ``dynamodb://region/table``.
+    """
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
@@ -68,9 +73,9 @@ def parse_url(text: str) -> URL:
         _check_parameters(url)
         return url.set(drivername="postgresql")
     if kind == "dynamodb":
-        why = "the daemon can't follow a registry in DynamoDB yet, so no command takes one: use sqlite or postgresql"
-        raise Invalid("registry URL", display_url(url), why)
-    raise Invalid("registry URL", display_url(url), "unknown backend: use sqlite or postgresql")
+        parse_endpoint(text)
+        return url
+    raise Invalid("registry URL", display_url(url), "unknown backend: use sqlite, postgresql or dynamodb")
 
 
 def _check_parameters(url: URL) -> None:
@@ -105,6 +110,8 @@ def _libpq_parameters() -> frozenset[str]:
 
 def display_url(url: URL) -> str:
     """Returns the URL for messages and logs, without the password, in whatever libpq parameter it is given."""
+    if url.drivername == "dynamodb":
+        return Endpoint(url.host or "", url.database or "", str(url.query.get("endpoint", "")) or None).shown
     secrets = [name for name in url.query if any(word in name for word in _SECRET)]
     return url.difference_update_query(secrets).render_as_string(hide_password=True)
 

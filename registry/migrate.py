@@ -9,6 +9,7 @@ the only thing that older code can know about a newer schema. See docs/decisions
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
+from registry.dynamodb_url import not_installed
 from registry.engines import (
     SQLITE_MINIMUM,
     StoreSettings,
@@ -82,6 +84,8 @@ def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).exists():
         return SchemaStatus(display_url(parsed), "missing", None, _head())
+    if parsed.drivername == "dynamodb":
+        return _dynamodb_status(url, settings or StoreSettings())
     with _connected(parsed, settings or StoreSettings()) as connection:
         return schema_status(connection)
 
@@ -95,6 +99,8 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).absolute().parent.is_dir():
         raise Invalid("registry URL", display_url(parsed), "the directory of the file does not exist")
+    if parsed.drivername == "dynamodb":
+        return _migrate_dynamodb(url, settings or StoreSettings(), revision)
     with _connected(parsed, settings or StoreSettings()) as connection:
         _require_sqlite_version(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if parsed.drivername == "sqlite" else "BEGIN")
@@ -111,6 +117,31 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
             raise
         connection.exec_driver_sql("COMMIT")
         return after
+
+
+def _dynamodb_status(url: str, settings: StoreSettings) -> SchemaStatus:
+    """Items have no columns, and a version of their own."""
+    try:
+        from registry.stores.dynamodb.opening import VERSION, find_version
+    except ModuleNotFoundError as error:
+        raise not_installed(url) from error
+    found = asyncio.run(find_version(url, settings))
+    state: SchemaState = "missing" if found is None else "current" if found == VERSION else "new"
+    shown = None if found is None else f"items {found}"
+    return SchemaStatus(display_url(parse_url(url)), state, shown, f"items {VERSION}")
+
+
+def _migrate_dynamodb(url: str, settings: StoreSettings, revision: str) -> SchemaStatus:
+    if revision != "head":
+        raise Invalid("revision", revision, "a registry in DynamoDB has one version; delete its table to remove it")
+    before = _dynamodb_status(url, settings)
+    if before.state != "missing":
+        before.require_usable()
+        return before
+    from registry.stores.dynamodb.opening import capacity_of, create
+
+    asyncio.run(create(url, capacity_of(settings)))
+    return _dynamodb_status(url, settings)
 
 
 def require_known(revision: str) -> None:

@@ -53,6 +53,10 @@ async def preflight(settings: Settings) -> list[PreflightResult]:
         results += [*component_results, *await _own_checks(loaded)]
         if settings.registry.is_postgres:
             results += await _postgres(settings, subscriptions or {}, areas)
+        elif settings.registry.backend == "dynamodb":
+            from astha.preflight.dynamodb_checks import dynamodb_checks
+
+            results += await dynamodb_checks(settings)
         else:
             results.append(_registry_file(settings))
         results += await follower_checks(settings, _tables(subscriptions or {}))
@@ -68,6 +72,8 @@ async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
 
     Raises ConfigError if the registry has no roles, or if a component can't be loaded.
     """
+    if settings.registry.backend == "dynamodb":
+        raise ConfigError("a registry in DynamoDB has no roles: docs/parts/dynamodb.md has the IAM policy")
     if not settings.registry.is_postgres:
         raise ConfigError("a SQLite registry has no roles: set the permissions of its file and directory instead")
     database, schema = parse_url(settings.registry.url.get_secret_value()).database or role, settings.source.schema_name

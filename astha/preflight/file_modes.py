@@ -17,7 +17,7 @@ _OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 def file_modes(settings: Settings) -> Iterator[PreflightResult]:
     """Yields a warning for each that other users can read or write although its setting does not allow it."""
-    if not settings.registry.is_postgres:
+    if settings.registry.backend == "sqlite":
         path = sqlite_path(parse_url(settings.registry.url.get_secret_value()))
         yield from _open(path, "registry.file_mode", settings.registry.file_mode)
     warehouse = settings.lake.warehouse

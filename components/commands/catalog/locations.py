@@ -47,7 +47,7 @@ class Locations:
     @classmethod
     def of(cls, settings: Settings, store: MetadataStore) -> Locations:
         registry = settings.registry
-        file = None if registry.is_postgres else sqlite_path(parse_url(registry.url.get_secret_value()))
+        file = sqlite_path(parse_url(registry.url.get_secret_value())) if registry.backend == "sqlite" else None
         return cls(store, canonical(settings.lake.warehouse), lake_roots(settings.lake), file)
 
     async def choose(self, table: TableIdentity, requested: str | None, *, table_id: int | None = None) -> str:

@@ -31,7 +31,7 @@ class NewLocation:
         warehouse = self.settings.lake.warehouse
         location = self.location or free_default(warehouse, self.database, self.name, tables)
         registry = self.settings.registry
-        file = None if registry.is_postgres else sqlite_path(parse_url(registry.url.get_secret_value()))
+        file = sqlite_path(parse_url(registry.url.get_secret_value())) if registry.backend == "sqlite" else None
         require_free(location, tables, warehouse=canonical(warehouse), registry_file=file, namespaces=namespaces)
         if self.probed:
             await self._probe(location)

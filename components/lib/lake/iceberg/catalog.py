@@ -20,6 +20,7 @@ from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from astha.errors import ConfigError
 from astha.subscribers.context import LakeSettings, S3Settings
 from components.lib.lake.iceberg.errors import with_mapped_errors
 from components.lib.lake.iceberg.file_io import mode_properties
@@ -46,7 +47,13 @@ def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
     if properties:
         name = properties.pop("name", NAME)
         return with_mapped_errors(lambda: load_catalog(name, **{**storage, **properties}))
-    return with_mapped_errors(lambda: RegistryCatalog(NAME, parse_url(registry_url), **storage))
+    url = parse_url(registry_url)
+    if url.drivername == "dynamodb":
+        raise ConfigError(
+            "a registry in DynamoDB has no SQL catalog: set lake.catalog, for example to type: rest with the uri of "
+            "`astha catalog`"
+        )
+    return with_mapped_errors(lambda: RegistryCatalog(NAME, url, **storage))
 
 
 def file_io_properties(s3: S3Settings) -> dict[str, str]:
