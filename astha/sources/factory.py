@@ -26,11 +26,15 @@ def open_source(
     clock: LoopClock,
     group: str = "astha",
 ) -> Source:
-    """Both sources keep their position in the database: in a slot, or by trimming the change log."""
+    """Sources keep their position in the database: in a slot, by trimming the change log, or in an item."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
         return PostgresSource(conninfo_of(parsed), store, settings, clock, group)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+    if parsed.drivername == "dynamodb":
+        from astha.sources.dynamodb.source import DynamoSource
+
+        return DynamoSource(url, group, limits=limits, settings=tail, clock=clock)
     return SqliteSource(url, store, limits=limits, settings=tail)
 
 
@@ -64,4 +68,8 @@ def open_live_source(url: str, settings: PostgresSourceSettings, tail: TailSetti
     if parsed.drivername == "postgresql":
         return PostgresLiveSource(conninfo_of(parsed), settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+    if parsed.drivername == "dynamodb":
+        from astha.sources.dynamodb.live_source import DynamoLiveSource
+
+        return DynamoLiveSource(url, limits, tail, clock)
     return SqliteLiveSource(url, limits, tail)
