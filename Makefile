@@ -69,8 +69,9 @@ matrix: setup ## run what depends on PostgreSQL on versions 14 to 18 (VERSIONS="
 thorough: setup ## run the combinations of databases and storages that `make test` leaves out for their time
 	$(RUN) -m pytest -q -m long tests/contracts tests/e2e tests/integration
 
-dynamodb: setup ## run all verbs and the cache on DynamoDB Local (fetches it, needs Java)
-	$(RUN) -m pytest -q $(PARALLEL) -k dynamodb tests/contracts tests/integration/registry/dynamodb
+dynamodb: setup ## run verbs, source, daemon, lake and oracle on DynamoDB Local (fetches it, needs Java; SEED=... MINUTES=...)
+	SEED="$(SEED)" MINUTES="$(MINUTES)" $(RUN) -m pytest -q $(PARALLEL) -k dynamodb \
+		tests/contracts tests/integration/registry tests/integration/astha tests/faults tests/e2e
 
 rck: setup ## run Iceberg's REST Compatibility Kit and Spark SQL against `astha catalog` (fetches them, needs Java)
 	$(RUN) -m pytest -q -m "slow or long" tests/rck tests/integration/components/commands/catalog
