@@ -1,7 +1,7 @@
 """Follows the commit log from a mark on, by looking at the number of the last commit again and again.
 
 Right after a commit it looks often, then less and less often, up to `poll_s`. A table's stream would not help: it can
-only be polled, too, shard by shard (decision 0037).
+only be polled, too, shard by shard (decision 0035).
 """
 
 from __future__ import annotations
