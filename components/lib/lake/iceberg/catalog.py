@@ -50,8 +50,8 @@ def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
     url = parse_url(registry_url)
     if url.drivername == "dynamodb":
         raise ConfigError(
-            "a registry in DynamoDB has no SQL catalog: set lake.catalog, for example to type: rest with the uri of "
-            "`astha catalog`"
+            "a registry in DynamoDB has no SQL catalog: set lake.catalog to the properties of another one, such as "
+            "type: glue (docs/parts/dynamodb.md)"
         )
     return with_mapped_errors(lambda: RegistryCatalog(NAME, url, **storage))
 
