@@ -33,9 +33,8 @@ from components.kafka_sink.table_refresh import TableRefresh
 from components.kafka_sink.topics import specs
 from components.kafka_sink.transaction_records import TransactionRecords
 from components.kafka_sink.worker import Worker
-from components.lib.change_formats import Origin
+from components.lib.change_formats import Origin, database_name
 from components.lib.problem_tracker import ProblemTracker
-from registry.position import SequenceVisibility
 
 log = structlog.get_logger(__name__)
 
@@ -144,8 +143,7 @@ class TableSink(KafkaSink):
     async def start(self) -> None:
         await super().start()
         async with self._context.store.consistent_read() as snapshot:
-            sequence = isinstance(snapshot.visibility, SequenceVisibility)
-        self._database = "sqlite" if sequence else "postgresql"
+            self._database = database_name(snapshot.visibility, self._context.registry_url.get_secret_value())
 
     async def _deliver(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
         self._records.max_bytes = self._health.largest_record

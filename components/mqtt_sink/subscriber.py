@@ -19,7 +19,7 @@ from astha.subscribers import (
     Problem,
     Row,
 )
-from components.lib.change_formats import Origin, open_format
+from components.lib.change_formats import Origin, database_name, open_format
 from components.lib.transaction_stream import TransactionStream
 from components.mqtt_sink.errors import BrokerUnusable, PublishRefused
 from components.mqtt_sink.followers import Heartbeats
@@ -29,7 +29,6 @@ from components.mqtt_sink.session import Session
 from components.mqtt_sink.settings import MqttSettings
 from components.mqtt_sink.states import DaemonState, StateReporter
 from components.mqtt_sink.topics import Topics
-from registry.position import XidVisibility
 
 _GRACE_S = 2.0
 """The sink stays healthy for so long without a connection: a broker that restarts is back in that time."""
@@ -72,7 +71,7 @@ class MqttSink:
     async def start(self) -> None:
         """Does not wait for the broker: deliveries do."""
         async with self._context.store.consistent_read() as snapshot:
-            self._database = "postgresql" if isinstance(snapshot.visibility, XidVisibility) else "sqlite"
+            self._database = database_name(snapshot.visibility, self._context.registry_url.get_secret_value())
         if self._stream is not None:
             await self._stream.open()
             self._tasks.supervise("heartbeats", partial(self._heartbeats.run, self._stream))

@@ -8,7 +8,7 @@ import msgspec
 
 from astha.events import Event
 from registry.models import Row
-from registry.position import Position
+from registry.position import Position, SnapshotVisibility, XidVisibility
 
 Binding: TypeAlias = Literal["kafka", "mqtt"]
 
@@ -29,7 +29,14 @@ class Origin(msgspec.Struct, frozen=True):
     name: str  # its logical name: the sink's topic prefix
     group: str
     epoch: int
-    database: str  # "postgresql" or "sqlite"
+    database: str  # "postgresql", "sqlite" or "dynamodb"
+
+
+def database_name(visibility: SnapshotVisibility, registry_url: str) -> str:
+    """Returns the name that `Origin` has for the registry's database."""
+    if isinstance(visibility, XidVisibility):
+        return "postgresql"
+    return "dynamodb" if registry_url.startswith("dynamodb:") else "sqlite"
 
 
 class ChangeFormat(Protocol):
