@@ -13,6 +13,7 @@ from astha.testing import RecordingSubscriber
 from registry.connect import open_store
 from registry.models import IcebergCommit, LakeTable, TableDeleteFile, TableFile, TableMetadata, TableStats
 from tests.fixtures.daemons import RunDaemon
+from tests.integration.astha.processes import prepared
 from tests.servers.catalog_process import CatalogProcess
 
 pytestmark = pytest.mark.long
@@ -65,3 +66,26 @@ def _write(uri: str) -> list[int]:
 def _read(uri: str) -> list[int]:
     found = _client(uri).load_table("sales.orders").scan().to_arrow()
     return sorted(found.column("id").to_pylist())
+
+
+def test_inserts_are_committed_by_the_updater_and_served_by_the_catalog(dynamodb_url: str, tmp_path: Path) -> None:
+    with prepared(dynamodb_url, tmp_path) as astha:
+        (tmp_path / "subscriptions.yaml").write_text(
+            "components:\n"
+            "  iceberg_updater: {tables: [table_metadata, table_files, table_delete_files, iceberg_commits]}\n"
+        )
+        (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": {number}}}\n' for number in (1, 3, 4)))
+        daemon = astha.run()
+        daemon.until_ready()
+        for command in (
+            ("tables", "create", "sales.orders", "--column", "id:long"),
+            ("insert", "sales.orders", "rows.jsonl"),
+            ("verify", "--files"),
+        ):
+            done = astha(*command)
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+        with CatalogProcess(tmp_path, dynamodb_url, str(tmp_path / "warehouse")) as catalog:
+            assert _read(catalog.uri) == [1, 3, 4]
+            _client(catalog.uri).load_table("sales.orders").append(pa.table({"id": pa.array([7], pa.int64())}))
+        done = astha("verify", "--files")
+        assert done.returncode == 0, (done.stdout, done.stderr)
