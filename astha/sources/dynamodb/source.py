@@ -11,7 +11,7 @@ import structlog
 
 from astha.backoff import Backoff
 from astha.clock import LoopClock, SystemLoopClock
-from astha.errors import LeadershipLost, SourceLost
+from astha.errors import ChangesLost, LeadershipLost, SourceLost
 from astha.settings.groups import TailSettings
 from astha.sources.contract import Batch, Gap, Replay, SourceStatus, Started
 from astha.sources.dynamodb.acknowledged_mark import Acknowledged, AcknowledgedMark, WaitingMarks
@@ -119,10 +119,12 @@ class DynamoSource:
         try:
             mark = await self._log.mark_at(after)
             if mark is None:
-                raise SourceLost(f"commit {after} is not in the log any more")
+                raise ChangesLost(f"commit {after} is not in the log any more")
             async with aclosing(self._new_follower(tables).follow(mark)) as followed:
                 async for batch, _ in followed:
                     yield batch
+        except LogBroken as error:
+            raise ChangesLost(str(error)) from error
         except RegistryError as error:
             raise SourceLost(f"the commit log can't be replayed: {error}") from error
 
@@ -136,17 +138,18 @@ class DynamoSource:
             self._due.set()
 
     def retained_for(self, position: Position) -> int:
-        """Entries are kept for a day, whether they were read or not: no component makes the table retain more."""
-        return 0
+        """An estimate. DynamoDB removes entries after a day, whether they were read or not."""
+        follower = self._follower
+        if follower is None:
+            return 0
+        return int(max(max(follower.end, self._received) - position, 0) * follower.entry_bytes)
 
     def status(self) -> SourceStatus:
         """`retained_bytes` is an estimate: the number of unacknowledged entries times their recent average size."""
         follower = self._follower
         end = None if follower is None else max(follower.end, self._received)
         failure = "not streaming" if follower is None else follower.failure
-        retained = None
-        if follower is not None and end is not None:
-            retained = int(max(end - self._acknowledged, 0) * follower.entry_bytes)
+        retained = None if follower is None else self.retained_for(self._acknowledged)
         return SourceStatus(
             connected=failure is None,
             received=self._received,

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from astha.clock import SystemLoopClock
-from astha.errors import LeadershipLost, SourceLost
+from astha.errors import ChangesLost, LeadershipLost, SourceLost
 from astha.events import Transaction
 from astha.settings.groups import TailSettings
 from astha.sources.contract import Gap, Progress, Started
@@ -222,6 +222,23 @@ async def test_a_replay_repeats_the_log_beside_the_stream(dynamodb_url: str, sto
             later = await anext(replayed)
             assert not isinstance(later, Progress)
             assert later[-1].position == 4
+
+
+@pytest.mark.long
+async def test_a_replay_of_removed_entries_says_that_they_are_lost(
+    dynamodb_url: str, store: MetadataStore, client: DynamoClient
+) -> None:
+    source = DynamoSource(dynamodb_url, settings=QUICK)
+    async with SourceReader(source) as reader:
+        await reader.until(lambda: bool(reader.starts), "the start")
+        for name in ("a", "b", "c"):
+            await store.create_topic(name, 1)
+        await reader.reach(Position(3))
+        assert source.retained_for(Position(0)) > source.retained_for(Position(2)) > 0
+        await remove_entries(client, 1, 2)
+        for after in (0, 1):
+            with pytest.raises(ChangesLost, match="not in the log any more"):
+                await anext(source.replay(EVERYTHING, Position(after)))
 
 
 def described(transaction: Transaction) -> list[object]:
