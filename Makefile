@@ -69,8 +69,9 @@ matrix: setup ## run what depends on PostgreSQL on versions 14 to 18 (VERSIONS="
 thorough: setup ## run what `make test` leaves out for its time: more databases and storages, the whole demo
 	$(RUN) -m pytest -q -m long tests/contracts tests/deploy/demo tests/e2e tests/integration
 
-dynamodb: setup ## run all verbs and the cache on DynamoDB Local (fetches it, needs Java)
-	$(RUN) -m pytest -q $(PARALLEL) -k dynamodb tests/contracts tests/integration/registry/dynamodb
+dynamodb: setup ## run verbs, source, daemon, lake and oracle on DynamoDB Local (fetches it, needs Java; SEED=... MINUTES=...)
+	SEED="$(SEED)" MINUTES="$(MINUTES)" $(RUN) -m pytest -q $(PARALLEL) -k dynamodb \
+		tests/contracts tests/integration/registry tests/integration/astha tests/faults tests/e2e
 
 # URL is that of any database, by a user who may create databases, such as cockroachdb://root@127.0.0.1:26257/defaultdb?sslmode=disable
 cockroach: setup ## run all verbs, the source and the oracle on a CockroachDB cluster (URL=cockroachdb://...)

@@ -7,6 +7,7 @@ AsthaError
 |-- SourceError        the stream of changes can't continue
 |   |-- SourceLost     connection gone, server restarting         -> reconnect with backoff, nothing is lost
 |   |   `-- SlotInUse  another connection reads the slot          -> wait, then terminate a former leader's
+|   |-- ChangesLost    a replay's changes are not retained        -> refresh that component
 |   |-- SourceReset    slot lost or history replaced              -> new slot, refresh every component
 |   `-- DecodeError    malformed bytes in the stream              -> reconnect; if it repeats, report it
 |-- DeliveryError      raised by components, as an instruction
@@ -20,6 +21,7 @@ from __future__ import annotations
 __all__ = [
     "AddressTaken",
     "AsthaError",
+    "ChangesLost",
     "ComponentError",
     "ConfigError",
     "DecodeError",
@@ -60,6 +62,10 @@ class SourceError(AsthaError):
 
 class SourceLost(SourceError):
     pass
+
+
+class ChangesLost(SourceError):
+    """What a replay was to return is not retained any more: the component refreshes."""
 
 
 class SlotInUse(SourceLost):

@@ -71,9 +71,9 @@ class Report:
         return quick if self.quick else full
 
 
-def run(title: str, measure: Metric) -> int:
-    """The command line of a benchmark."""
-    parser = argparse.ArgumentParser(description=title)
+def run(title: str, measure: Metric, *options: argparse.ArgumentParser) -> int:
+    """The command line of a benchmark. ``options`` are further ones, which the caller has read."""
+    parser = argparse.ArgumentParser(description=title, parents=options)
     parser.add_argument("--json", action="store_true", help="print one JSON object, figure -> value")
     parser.add_argument("--quick", action="store_true", help="fewer samples, most in under 50 seconds")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a figure misses its goal")

@@ -48,6 +48,10 @@ async def open_stores(url: str, *, settings: StoreSettings | None = None, clock:
 def _store(url: str, settings: StoreSettings, clock: Clock, lock: WriteLock, *, urgent: bool = False) -> MetadataStore:
     """Imports one backend only: the other's takes CPU at every start."""
     parsed = parse_url(url)
+    if parsed.drivername == "dynamodb":
+        from registry.stores.dynamodb.opening import make_store
+
+        return make_store(url, settings, clock, urgent=urgent)
     if parsed.drivername == "sqlite":
         from registry.stores.sqlite import SqliteStore
 

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from registry import cockroachdb
+from registry.dynamodb_url import Endpoint, parse_endpoint
 from registry.errors import Invalid, PermissionDenied, ReadOnly, RegistryError
 from registry.private_files import FILE, create_file
 from registry.sqlite_connections import open_existing
@@ -32,7 +33,7 @@ SQLITE_MINIMUM = (3, 37)  # strict tables
 _INTEGERS = frozenset(
     ("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
 )
-_BACKENDS = "sqlite, postgresql or cockroachdb"
+_BACKENDS = "sqlite, postgresql, cockroachdb or dynamodb"
 _SECRET = ("password", "secret", "scram")
 
 
@@ -43,12 +44,14 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: int = 10
     statement_timeout_s: float = 30.0  # PostgreSQL and CockroachDB; 0 for none
     busy_timeout_s: float = 30.0  # SQLite and CockroachDB: how long a writer waits for others
+    read_units: int | None = None  # DynamoDB: provisioned capacity of a new table; None: on demand
+    write_units: int | None = None
     file_mode: int = FILE  # SQLite: mode of a new file, and of its -wal and -shm
 
 
 def parse_url(text: str) -> URL:
-    """Takes ``sqlite:///file.db``, ``sqlite:////abs/file.db``, or a ``postgresql://`` or ``cockroachdb://`` URL with
-    any libpq parameters.
+    """Takes ``sqlite:///file.db``, ``sqlite:////abs/file.db``, a ``postgresql://`` or ``cockroachdb://`` URL with any
+    libpq parameters, or ``dynamodb://region/table``.
     """
     try:
         url = make_url(text)
@@ -76,8 +79,8 @@ def parse_url(text: str) -> URL:
             raise Invalid("registry URL", display_url(url), "names no database: cockroachdb://user@host:26257/registry")
         return url.set(drivername=cockroachdb.NAME)
     if kind == "dynamodb":
-        why = f"the daemon can't follow a registry in DynamoDB yet, so no command takes one: use {_BACKENDS}"
-        raise Invalid("registry URL", display_url(url), why)
+        parse_endpoint(text)
+        return url
     raise Invalid("registry URL", display_url(url), f"unknown backend: use {_BACKENDS}")
 
 
@@ -113,6 +116,8 @@ def _libpq_parameters() -> frozenset[str]:
 
 def display_url(url: URL) -> str:
     """Returns the URL for messages and logs, without the password, in whatever libpq parameter it is given."""
+    if url.drivername == "dynamodb":
+        return Endpoint(url.host or "", url.database or "", str(url.query.get("endpoint", "")) or None).shown
     secrets = [name for name in url.query if any(word in name for word in _SECRET)]
     return url.difference_update_query(secrets).render_as_string(hide_password=True)
 

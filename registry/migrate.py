@@ -10,6 +10,8 @@ the only thing that older code can know about a newer schema. See docs/decisions
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from alembic import command
 from alembic.config import Config
@@ -24,7 +26,7 @@ from registry.errors import Invalid, Unavailable
 from registry.publication import repair_publication
 from registry.revisions import known_revisions, newest_revision
 from registry.schema import VERSION_TABLE
-from registry.schema_status import COMPATIBLE_FROM, SchemaStatus, connected, recorded_version, schema_status
+from registry.schema_status import COMPATIBLE_FROM, SchemaStatus, connected, recorded_version, schema_status, status
 
 _LOCK = 0x61737468  # "asth": an advisory lock of PostgreSQL
 
@@ -46,6 +48,8 @@ def migrate(
         raise Invalid("registry URL", display_url(parsed), "the directory of the file does not exist")
     if placement is not None and parsed.drivername != cockroachdb.NAME:
         raise Invalid("regions", placement.regions, f"{display_url(parsed)} has no regions: only CockroachDB has")
+    if parsed.drivername == "dynamodb":
+        return _migrate_dynamodb(url, settings or StoreSettings(), revision)
     with connected(parsed, settings or StoreSettings()) as connection:
         if parsed.drivername == cockroachdb.NAME:
             return _migrate_in_steps(connection, revision, placement)
@@ -88,6 +92,19 @@ def _migrate_in_steps(connection: Connection, revision: str, placement: Placemen
         for statement in placement.statements(str(connection.engine.url.database)):
             connection.exec_driver_sql(statement)
     return after
+
+
+def _migrate_dynamodb(url: str, settings: StoreSettings, revision: str) -> SchemaStatus:
+    if revision != "head":
+        raise Invalid("revision", revision, "a registry in DynamoDB has one version; delete its table to remove it")
+    before = status(url, settings)
+    if before.state != "missing":
+        before.require_usable()
+        return before
+    from registry.stores.dynamodb.opening import capacity_of, create
+
+    asyncio.run(create(url, capacity_of(settings)))
+    return status(url, settings)
 
 
 def require_known(revision: str) -> None:

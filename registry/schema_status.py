@@ -7,6 +7,7 @@ starts.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
@@ -15,6 +16,7 @@ import msgspec
 from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
+from registry.dynamodb_url import not_installed
 from registry.engines import StoreSettings, access_error, display_url, parse_url, sqlite_path, sync_engine
 from registry.errors import SchemaMismatch, SchemaTooNew, Unavailable
 from registry.revisions import known_revisions, newest_revision
@@ -71,8 +73,22 @@ def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).exists():
         return SchemaStatus(display_url(parsed), "missing", None, newest_revision())
+    if parsed.drivername == "dynamodb":
+        return _dynamodb_status(url, settings or StoreSettings())
     with connected(parsed, settings or StoreSettings()) as connection:
         return schema_status(connection)
+
+
+def _dynamodb_status(url: str, settings: StoreSettings) -> SchemaStatus:
+    """Items have no columns, and a version of their own."""
+    try:
+        from registry.stores.dynamodb.opening import VERSION, find_version
+    except ModuleNotFoundError as error:
+        raise not_installed(url) from error
+    found = asyncio.run(find_version(url, settings))
+    state: SchemaState = "missing" if found is None else "current" if found == VERSION else "new"
+    shown = None if found is None else f"items {found}"
+    return SchemaStatus(display_url(parse_url(url)), state, shown, f"items {VERSION}")
 
 
 def schema_status(connection: Connection) -> SchemaStatus:

@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from astha.errors import ConfigError, SourceError
+from astha.errors import ChangesLost, ConfigError, SourceError
 from astha.lanes.delivery import Delivery, DeliveryCancelled, Undeliverable
 from astha.lanes.error_policy import Action, treatment
 from astha.lanes.hold import Hold
@@ -91,6 +91,8 @@ class LaneWorker:
             return
         try:
             refused = await self._hold.catch_up(replay)
+        except ChangesLost as error:
+            lane.force_open_circuit(f"what did not fit its queue is not retained any more: {error}")
         except (SourceError, ConfigError) as error:
             lane.hold(f"what did not fit its queue can't be read again: {error}")
         else:

@@ -54,6 +54,10 @@ async def preflight(settings: Settings) -> list[PreflightResult]:
         results += [*component_results, *await _own_checks(loaded)]
         if settings.registry.is_postgres:
             results += await _postgres(settings, subscriptions or {}, areas)
+        elif settings.registry.backend == "dynamodb":
+            from astha.preflight.dynamodb_checks import dynamodb_checks
+
+            results += await dynamodb_checks(settings)
         elif settings.registry.is_file:
             results.append(_registry_file(settings))
         else:
@@ -79,6 +83,8 @@ async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
             "no grants are generated for CockroachDB: GRANT SELECT, INSERT, UPDATE, DELETE and CHANGEFEED on the "
             "registry's tables"
         )
+    if settings.registry.backend == "dynamodb":
+        raise ConfigError("a registry in DynamoDB has no roles: docs/parts/dynamodb.md has the IAM policy")
     if not settings.registry.is_postgres:
         raise ConfigError("a SQLite registry has no roles: set the permissions of its file and directory instead")
     database, schema = parse_url(settings.registry.url.get_secret_value()).database or role, settings.source.schema_name

@@ -40,6 +40,13 @@ class TailSettings(SettingsGroup):
     inotify: bool = Field(
         True, description="Use inotify to notice commits; switch it off on file systems that do not support it."
     )
+    poll_s: float = Field(
+        0.1,
+        gt=0,
+        le=60,
+        description="On DynamoDB, the longest time between two looks at the commit number of an idle registry; each "
+        "costs one read unit. Shorter after a commit.",
+    )
 
 
 class LeaseSettings(SettingsGroup):

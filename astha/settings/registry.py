@@ -33,8 +33,8 @@ class RegistrySettings(SettingsGroup):
 
     url: SecretStr = Field(
         SecretStr(DEFAULT_REGISTRY),
-        description="The registry: sqlite:///file.db, or postgresql://user@host/database, or the same with "
-        "cockroachdb://, with any libpq parameters.",
+        description="The registry: sqlite:///file.db, postgresql://user@host/database or cockroachdb://user@host/"
+        "database with any libpq parameters, or dynamodb://REGION/TABLE.",
     )
     pool_size: int = Field(10, gt=0, description="Connections kept open.")
     pool_overflow: int = Field(10, ge=0, description="Further connections, opened under load.")
@@ -44,6 +44,10 @@ class RegistrySettings(SettingsGroup):
     busy_timeout_s: float = Field(
         30.0, ge=0, description="On SQLite and CockroachDB, the longest wait for another process's write."
     )
+    read_units: int | None = Field(
+        None, gt=0, description="On DynamoDB, the provisioned read capacity of a new table; empty: on demand."
+    )
+    write_units: int | None = Field(None, gt=0, description="The same for writes.")
     file_mode: FileMode = Field(
         "0600",
         description="On SQLite, the mode of a new registry's file; an existing file keeps its mode.",
@@ -61,7 +65,7 @@ class RegistrySettings(SettingsGroup):
 
     @property
     def backend(self) -> str:
-        """``sqlite``, ``postgresql`` or ``cockroachdb``."""
+        """``sqlite``, ``postgresql``, ``cockroachdb`` or ``dynamodb``."""
         return _parse(self.url.get_secret_value()).drivername
 
     @property

@@ -24,7 +24,7 @@ def open_source(
     clock: LoopClock,
     group: str = "astha",
 ) -> Source:
-    """Every source keeps its position in the database: in a slot, in a row, or by trimming the change log."""
+    """Sources keep their position in the database: in a slot, in a row, in an item, or by trimming the change log."""
     parsed = parse_url(url)
     if parsed.drivername == "cockroachdb":
         from astha.sources.cockroachdb import CockroachSource
@@ -35,6 +35,10 @@ def open_source(
 
         return PostgresSource(conninfo_of(parsed), store, settings, clock, group)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+    if parsed.drivername == "dynamodb":
+        from astha.sources.dynamodb.source import DynamoSource
+
+        return DynamoSource(url, group, limits=limits, settings=tail, clock=clock)
     from astha.sources.sqlite import SqliteSource
 
     return SqliteSource(url, store, limits=limits, settings=tail)
@@ -76,6 +80,10 @@ def open_live_source(url: str, settings: PostgresSourceSettings, tail: TailSetti
 
         return PostgresLiveSource(conninfo_of(parsed), settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+    if parsed.drivername == "dynamodb":
+        from astha.sources.dynamodb.live_source import DynamoLiveSource
+
+        return DynamoLiveSource(url, limits, tail, clock)
     from astha.sources.sqlite import SqliteLiveSource
 
     return SqliteLiveSource(url, limits, tail)

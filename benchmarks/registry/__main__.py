@@ -1,10 +1,13 @@
-"""Figures of the registry: bulk writes, offset lookups, and the cache."""
+"""Figures of the registry: bulk writes, offset lookups, and the cache. With ``--backend``, the same calls on each."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from functools import partial
 
 from benchmarks.registries import SERVER
+from benchmarks.registry.backends import BACKENDS, compare
 from benchmarks.registry.memory import index_figures, memory_figures
 from benchmarks.registry.parallel_writes import add_segments_vs_copy
 from benchmarks.registry.reads import find_p99_growth, zipf_hit_rate
@@ -34,5 +37,16 @@ async def measure(report: Report) -> None:
         await zipf_hit_rate(report, server)
 
 
+def main() -> int:
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument(
+        "--backend", action="append", choices=BACKENDS, help="measure the same calls on this backend; may be repeated"
+    )
+    chosen, _ = options.parse_known_args()
+    if chosen.backend:
+        return run("backends", partial(compare, backends=list(dict.fromkeys(chosen.backend))), options)
+    return run("registry", measure, options)
+
+
 if __name__ == "__main__":
-    sys.exit(run("registry", measure))
+    sys.exit(main())

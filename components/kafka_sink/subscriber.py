@@ -33,7 +33,7 @@ from components.kafka_sink.table_refresh import TableRefresh
 from components.kafka_sink.topics import specs
 from components.kafka_sink.transaction_records import TransactionRecords
 from components.kafka_sink.worker import Worker
-from components.lib.change_formats import Origin, database_of
+from components.lib.change_formats import Origin, database_name
 from components.lib.problem_tracker import ProblemTracker
 
 log = structlog.get_logger(__name__)
@@ -143,7 +143,7 @@ class TableSink(KafkaSink):
     async def start(self) -> None:
         await super().start()
         async with self._context.store.consistent_read() as snapshot:
-            self._database = database_of(snapshot.visibility)
+            self._database = database_name(snapshot.visibility, self._context.registry_url.get_secret_value())
 
     async def _deliver(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
         self._records.max_bytes = self._health.largest_record

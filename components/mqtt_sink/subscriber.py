@@ -19,7 +19,7 @@ from astha.subscribers import (
     Problem,
     Row,
 )
-from components.lib.change_formats import Origin, database_of, open_format
+from components.lib.change_formats import Origin, database_name, open_format
 from components.lib.transaction_stream import TransactionStream
 from components.mqtt_sink.errors import BrokerUnusable, PublishRefused
 from components.mqtt_sink.followers import Heartbeats
@@ -71,7 +71,7 @@ class MqttSink:
     async def start(self) -> None:
         """Does not wait for the broker: deliveries do."""
         async with self._context.store.consistent_read() as snapshot:
-            self._database = database_of(snapshot.visibility)
+            self._database = database_name(snapshot.visibility, self._context.registry_url.get_secret_value())
         if self._stream is not None:
             await self._stream.open()
             self._tasks.supervise("heartbeats", partial(self._heartbeats.run, self._stream))

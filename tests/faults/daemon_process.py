@@ -21,7 +21,9 @@ from astha.settings.registry import conninfo_of
 from astha.settings.source import SourceSettings, parse_stream_url
 from astha.sources.cockroachdb import CockroachSource
 from astha.sources.contract import Source
+from astha.sources.dynamodb.source import DynamoSource
 from astha.sources.factory import open_follower
+from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
 from astha.subscribers.context import ComponentContext, ComponentState, LakeSettings
@@ -75,6 +77,9 @@ def make_source(options: ProcessOptions, store: MetadataStore, clock: SystemLoop
     if options.follows is not None:
         address, settings = parse_stream_url(options.follows), SourceSettings()
         return open_follower(address, settings, store, options.group, options.url, clock)
+    if options.url.startswith("dynamodb"):
+        limits, tail = TransactionLimits(events=400), TailSettings(trim_every_s=0.05, poll_s=0.05)
+        return DynamoSource(options.url, options.group, limits=limits, settings=tail, clock=clock)
     if options.url.startswith("sqlite"):
         return SqliteSource(options.url, store, settings=TailSettings(trim_every_s=0.05))
     server = PostgresSourceSettings(

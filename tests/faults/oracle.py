@@ -24,10 +24,10 @@ import psycopg
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
-from tests.doubles.proxy import PostgresProxy
+from tests.doubles.proxy import TcpProxy
 from tests.faults.daemon_process import COMPONENTS, STATE_END, ProcessOptions
 from tests.faults.durable_component import KINDS, RecordedState, comparable
-from tests.faults.writers import Writer
+from tests.faults.writers import SqlWriter, Writer
 from tests.waiting import eventually
 
 SETTLE_S = 120.0
@@ -127,13 +127,13 @@ class Oracle:
         self.troubles = troubles  # name -> weight
         self.certain: list[str] = []  # those of every run, however short
         self.server: EmbeddedPostgres | None = None
-        self.proxy: PostgresProxy | None = None
+        self.proxy: TcpProxy | None = None
         self.struck: Counter[str] = Counter()
         self.sequence: list[str] = []
 
     async def run(self, seconds: float, *, writers: int = 3, pause_s: float = 0.01, rest_s: float = 2.0) -> None:
         over = asyncio.Event()
-        people = [Writer(self.url, f"{self.seed} writer {number}") for number in range(writers)]
+        people = [self.writer(f"{self.seed} writer {number}") for number in range(writers)]
         writing = [asyncio.create_task(person.run(over, pause_s)) for person in people]
         for process in self.processes:
             process.start()
@@ -175,6 +175,9 @@ class Oracle:
         for process in self.processes:
             print(f"{process.options.group}: {self._seen(process)}")  # noqa: T201
 
+    def writer(self, seed: str) -> Writer:
+        return SqlWriter(self.url, seed)
+
     async def report(self) -> None:
         """Prints what else helps to find the cause of a failure."""
 
@@ -182,7 +185,7 @@ class Oracle:
         """Requires that after the last fault events arrive again, not only refreshes."""
         before = [self._delivered(process) for process in self.processes]
         over = asyncio.Event()
-        writing = asyncio.create_task(Writer(self.url, f"{self.seed} calm").run(over, 0.05))
+        writing = asyncio.create_task(self.writer(f"{self.seed} calm").run(over, 0.05))
 
         def arrived() -> bool:
             return all(self._delivered(process) > count for process, count in zip(self.processes, before, strict=True))

@@ -14,7 +14,7 @@ import pytest
 from astha.lanes.state import LaneState
 from tests.faults.durable_component import DurableComponent, FaultInjector, RecordedState
 from tests.faults.oracle import contents
-from tests.faults.writers import Writer
+from tests.faults.writers import SqlWriter
 from tests.fixtures.daemons import RunDaemon
 from tests.fixtures.stores import OpenStore
 
@@ -35,7 +35,7 @@ async def test_refreshes_are_exact(url: str, opened: OpenStore, run_daemon: RunD
     running = await run_daemon(url, subscribers)
     await running.live()
     over = asyncio.Event()
-    writers = [Writer(url, f"exact {number}") for number in range(6)]
+    writers = [SqlWriter(url, f"exact {number}") for number in range(6)]
     writing = [asyncio.create_task(writer.run(over, 0.001)) for writer in writers]
     try:
         for _ in range(REFRESHES):

@@ -22,13 +22,11 @@ PAIRS = 12
 
 
 class Writer:
-    """One connection by hand, one store. Whatever fails is given up: the next thing is another."""
+    """One store. Whatever fails is given up: the next thing is another."""
 
     def __init__(self, url: str, seed: str) -> None:
         self._url = url
         self._random = random.Random(seed)
-        self._engine = async_engine(parse_url(url), StoreSettings(pool_size=2, statement_timeout_s=10))
-        self._announces = url.startswith("sqlite")
         self.done = 0
         self.failed = 0
 
@@ -52,7 +50,21 @@ class Writer:
                 await asyncio.sleep(self._random.random() * pause_s * 2)
         finally:
             await store.close()
-            await self._engine.dispose()
+            await self._close()
+
+    async def _close(self) -> None:
+        pass
+
+    async def _pairs(self, store: MetadataStore) -> None:
+        """Both rows of some pairs, in one transaction; sometimes taken back."""
+        raise NotImplementedError
+
+    async def _many(self, store: MetadataStore) -> None:
+        """More rows than the smallest lane holds, and sometimes than any transaction may have."""
+        raise NotImplementedError
+
+    async def _truncate(self, store: MetadataStore) -> None:
+        raise NotImplementedError
 
     async def _open(self, until: asyncio.Event) -> MetadataStore | None:
         while not until.is_set():
@@ -61,42 +73,6 @@ class Writer:
             except RegistryError:
                 await asyncio.sleep(0.05)
         return None
-
-    async def _begin(self, connection: AsyncConnection) -> None:
-        """On SQLite announced, as the registry's own writers do it: who does not is joined with others, and joined
-        differently when it comes again, so that repetitions can't be told from violations.
-        """
-        for statement in ("BEGIN IMMEDIATE", change_log.ANNOUNCE) if self._announces else ("BEGIN",):
-            await connection.exec_driver_sql(statement)
-
-    async def _end(self, connection: AsyncConnection, how: str = "COMMIT") -> None:
-        for statement in (change_log.RETRACT, how) if self._announces else (how,):
-            await connection.exec_driver_sql(statement)
-
-    async def _pairs(self, _: MetadataStore) -> None:
-        """Both rows of a pair, in one transaction, with savepoints; sometimes taken back."""
-        value = self._random.randrange(1 << 40)
-        chosen = sorted(self._random.sample(range(PAIRS), self._random.choice([1, 1, 2, 4])))
-        async with self._engine.connect() as connection:
-            await self._begin(connection)
-            for pair in chosen:
-                await self._pair(connection, pair, value)
-            await self._end(connection, "ROLLBACK" if self._random.random() < 0.1 else "COMMIT")
-
-    async def _pair(self, connection: AsyncConnection, pair: int, value: int) -> None:
-        both = f"('{PAIR}{pair}a', '{PAIR}{pair}b')"
-        if self._random.random() < 0.1:
-            await connection.exec_driver_sql(f"DELETE FROM consumer_groups WHERE group_id IN {both}")
-            return
-        for side in "ab":
-            if self._random.random() < 0.3:
-                await connection.exec_driver_sql("SAVEPOINT one")
-                await connection.exec_driver_sql(_upsert(f"{PAIR}{pair}{side}", value + 1))
-                taken_back = self._random.random() < 0.5
-                await connection.exec_driver_sql(f"{'ROLLBACK TO' if taken_back else 'RELEASE'} SAVEPOINT one")
-            await connection.exec_driver_sql(_upsert(f"{PAIR}{pair}{side}", value))
-            if self._random.random() < 0.2:
-                await asyncio.sleep(self._random.random() * 0.01)
 
     async def _topics(self, store: MetadataStore) -> None:
         name = f"topic-{self._random.randrange(8)}"
@@ -137,8 +113,55 @@ class Writer:
         else:
             await store.add_files(tables[0].id, drafts)
 
+
+class SqlWriter(Writer):
+    """Has one connection by hand, too."""
+
+    def __init__(self, url: str, seed: str) -> None:
+        super().__init__(url, seed)
+        self._engine = async_engine(parse_url(url), StoreSettings(pool_size=2, statement_timeout_s=10))
+        self._announces = url.startswith("sqlite")
+
+    async def _close(self) -> None:
+        await self._engine.dispose()
+
+    async def _begin(self, connection: AsyncConnection) -> None:
+        """On SQLite announced, as the registry's own writers do it: who does not is joined with others, and joined
+        differently when it comes again, so that repetitions can't be told from violations.
+        """
+        for statement in ("BEGIN IMMEDIATE", change_log.ANNOUNCE) if self._announces else ("BEGIN",):
+            await connection.exec_driver_sql(statement)
+
+    async def _end(self, connection: AsyncConnection, how: str = "COMMIT") -> None:
+        for statement in (change_log.RETRACT, how) if self._announces else (how,):
+            await connection.exec_driver_sql(statement)
+
+    async def _pairs(self, _: MetadataStore) -> None:
+        """Both rows of a pair, in one transaction, with savepoints; sometimes taken back."""
+        value = self._random.randrange(1 << 40)
+        chosen = sorted(self._random.sample(range(PAIRS), self._random.choice([1, 1, 2, 4])))
+        async with self._engine.connect() as connection:
+            await self._begin(connection)
+            for pair in chosen:
+                await self._pair(connection, pair, value)
+            await self._end(connection, "ROLLBACK" if self._random.random() < 0.1 else "COMMIT")
+
+    async def _pair(self, connection: AsyncConnection, pair: int, value: int) -> None:
+        both = f"('{PAIR}{pair}a', '{PAIR}{pair}b')"
+        if self._random.random() < 0.1:
+            await connection.exec_driver_sql(f"DELETE FROM consumer_groups WHERE group_id IN {both}")
+            return
+        for side in "ab":
+            if self._random.random() < 0.3:
+                await connection.exec_driver_sql("SAVEPOINT one")
+                await connection.exec_driver_sql(_upsert(f"{PAIR}{pair}{side}", value + 1))
+                taken_back = self._random.random() < 0.5
+                await connection.exec_driver_sql(f"{'ROLLBACK TO' if taken_back else 'RELEASE'} SAVEPOINT one")
+            await connection.exec_driver_sql(_upsert(f"{PAIR}{pair}{side}", value))
+            if self._random.random() < 0.2:
+                await asyncio.sleep(self._random.random() * 0.01)
+
     async def _many(self, _: MetadataStore) -> None:
-        """More rows than the smallest lane holds, and sometimes than any transaction may have."""
         count, value = self._random.choice([80, 150, 600]), self._random.randrange(1 << 40)
         rows = ", ".join(f"('many-{n}', 0, {value})" for n in range(count))
         async with self._engine.connect() as connection:

@@ -23,6 +23,10 @@ class DynamoServer(Server):
         self._process = ServerProcess("DynamoDB Local", directory / "server.log")
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 

@@ -8,7 +8,7 @@ import msgspec
 
 from astha.events import Event
 from registry.models import Row
-from registry.position import Position, SequenceVisibility, SnapshotVisibility, TimestampVisibility
+from registry.position import Position, SnapshotVisibility, TimestampVisibility, XidVisibility
 
 Binding: TypeAlias = Literal["kafka", "mqtt"]
 
@@ -29,14 +29,16 @@ class Origin(msgspec.Struct, frozen=True):
     name: str  # its logical name: the sink's topic prefix
     group: str
     epoch: int
-    database: str  # "postgresql", "cockroachdb" or "sqlite"
+    database: str  # "postgresql", "cockroachdb", "sqlite" or "dynamodb"
 
 
-def database_of(visibility: SnapshotVisibility) -> str:
-    """Returns the kind of database whose snapshots have this visibility."""
+def database_name(visibility: SnapshotVisibility, registry_url: str) -> str:
+    """Returns the name that `Origin` has for the registry's database."""
+    if isinstance(visibility, XidVisibility):
+        return "postgresql"
     if isinstance(visibility, TimestampVisibility):
         return "cockroachdb"
-    return "sqlite" if isinstance(visibility, SequenceVisibility) else "postgresql"
+    return "dynamodb" if registry_url.startswith("dynamodb:") else "sqlite"
 
 
 class ChangeFormat(Protocol):

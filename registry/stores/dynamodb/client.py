@@ -19,6 +19,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
+from registry.dynamodb_url import Endpoint
 from registry.errors import Invalid, PermissionDenied, RegistryError, SchemaMismatch, Unavailable
 from registry.stores.dynamodb.layout import ItemKey
 
@@ -72,14 +73,6 @@ class ConditionFailed(Exception):
 class Item(msgspec.Struct, frozen=True):
     key: ItemKey
     attributes: dict[str, str | int | bytes]
-
-
-class Endpoint(msgspec.Struct, frozen=True):
-    """``url``: of DynamoDB Local or another compatible server; None: AWS."""
-
-    region: str
-    table: str
-    url: str | None = None
 
 
 class DynamoClient:
@@ -228,6 +221,11 @@ class DynamoClient:
         found = await self.call("describe_table")
         date = found["ResponseMetadata"]["HTTPHeaders"]["date"]
         return int(parsedate_to_datetime(date).timestamp() * 1_000)
+
+    async def table_identity(self) -> str:
+        """Differs from that of every other table, also of one that had or has the same name."""
+        table = (await self.call("describe_table"))["Table"]
+        return str(table.get("TableId") or table["CreationDateTime"].timestamp())  # DynamoDB Local has no ids
 
     # -- requests ----------------------------------------------------------------------------------------
 

@@ -20,10 +20,10 @@ from registry.position import Position, SequenceVisibility
 from registry.stores.dynamodb.base import DynamoBase
 from registry.stores.dynamodb.changes import Change, decode_changes
 from registry.stores.dynamodb.client import DynamoClient
-from registry.stores.dynamodb.layout import LAYOUTS, ItemKey, sort_key
+from registry.stores.dynamodb.commit_log import CommitLog, LogBroken, Mark
+from registry.stores.dynamodb.layout import LAYOUTS, ItemKey
 from registry.stores.dynamodb.reader import Range, Reader
-from registry.stores.dynamodb.state import REGISTRY
-from registry.stores.dynamodb.transaction import LOG, chunk_key
+from registry.stores.dynamodb.state import REGISTRY, State
 
 R = TypeVar("R", bound=Row)
 
@@ -37,10 +37,11 @@ RowKey: TypeAlias = tuple[Any, ...]
 
 
 class DynamoConsistentRead:
-    def __init__(self, client: DynamoClient, sequence: int) -> None:
+    def __init__(self, client: DynamoClient, state: State) -> None:
         self._client = client
-        self._sequence = sequence
-        self._undone_to = sequence
+        self._sequence = state.sequence
+        self._log = CommitLog(client)
+        self._undone_to = Mark(state.sequence, state.transaction)
         self._before: dict[ItemKey, Change] = {}  # the first change of each row since the snapshot
 
     @property
@@ -86,29 +87,20 @@ class DynamoConsistentRead:
         return sorted(rows, key=_key)
 
     async def _follow_log(self) -> None:
-        """Learns what was changed since the last call. Entries of one sequence each, without a gap."""
-        after: str | None = None
-        while True:
-            items, after = await self._client.query(LOG, low=sort_key(self._undone_to + 1), after=after)
-            for item in items:
-                if item.key[1] != sort_key(self._undone_to + 1):
-                    raise Unavailable(f"{self._client.where}: the snapshot is older than the commit log: begin again")
-                for change in await self._changes(item.attributes):
-                    self._before.setdefault(change.key, change)
-                self._undone_to += 1
-            if after is None:
-                return
-
-    async def _changes(self, attributes: dict[str, str | int | bytes]) -> list[Change]:
-        body = attributes.get("body")
-        if isinstance(body, bytes):
-            return decode_changes(body)
-        keys = [chunk_key(str(attributes["tx"]), number) for number in range(int(attributes["chunks"]))]
-        chunks = await self._client.get_many(keys)
-        if len(chunks) < len(keys):
-            raise Unavailable(f"{self._client.where}: the snapshot is older than the commit log: begin again")
-        bodies = [chunks[key].attributes["body"] for key in keys]
-        return [change for one in bodies if isinstance(one, bytes) for change in decode_changes(one)]
+        """Learns what was changed since the last call."""
+        try:
+            has_more = True
+            while has_more:
+                page = await self._log.read(self._undone_to, look=False)
+                for entry in page.entries:
+                    async for chunk in self._log.chunks(entry):
+                        for change in decode_changes(chunk):
+                            self._before.setdefault(change.key, change)
+                    self._undone_to = entry.mark
+                has_more = page.has_more
+        except LogBroken as error:
+            where = self._client.where
+            raise Unavailable(f"{where}: the snapshot is older than the commit log: begin again") from error
 
     async def _current(self, kind: type[R], page: int, table_id: int | None) -> AsyncIterator[tuple[list[R], bool]]:
         """Yields rows as they are now, in key order and not empty, and at last an empty list."""
@@ -172,7 +164,7 @@ class DynamoReads(DynamoBase):
     @asynccontextmanager
     async def consistent_read(self, tables: Iterable[str] = ()) -> AsyncIterator[DynamoConsistentRead]:
         state = await self._settled(REGISTRY)
-        yield DynamoConsistentRead(self._client, state.sequence)
+        yield DynamoConsistentRead(self._client, state)
 
     async def position(self) -> Position:
         return Position((await self._settled(REGISTRY)).sequence)

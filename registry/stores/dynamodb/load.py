@@ -18,8 +18,9 @@ from registry.stores.dynamodb.changes import Change, encode_changes
 from registry.stores.dynamodb.consistent_read import DynamoConsistentRead
 from registry.stores.dynamodb.constraints import check_values, parents
 from registry.stores.dynamodb.layout import ItemKey
+from registry.stores.dynamodb.staging import chunk_key
 from registry.stores.dynamodb.state import REGISTRY
-from registry.stores.dynamodb.transaction import Transaction, chunk_key
+from registry.stores.dynamodb.transaction import Transaction
 
 _RENEWED_EVERY_S = 5.0
 
@@ -93,7 +94,7 @@ class DynamoLoads(DynamoBase):
 
     async def _require_empty(self) -> None:
         state = await self._settled(REGISTRY)
-        snapshot = DynamoConsistentRead(self._client, state.sequence)
+        snapshot = DynamoConsistentRead(self._client, state)
         for kind in (*PUBLISHED, *UNPUBLISHED):
             async for rows in snapshot.rows(kind, page=1):
                 if rows:

@@ -1,35 +1,26 @@
-"""Opens a registry by a URL: ``dynamodb://region/table``, with ``?endpoint=`` for DynamoDB Local.
-
-The commands do not take this URL yet, because the daemon has no source for it (decision 0035).
-"""
+"""Opens a registry by a URL, creates it, and tells whether this code can use it."""
 
 from __future__ import annotations
 
-import re
-from urllib.parse import parse_qsl, urlsplit
-
 from registry.clock import Clock, SystemClock
+from registry.dynamodb_url import parse_endpoint
 from registry.engines import StoreSettings
-from registry.errors import Invalid
+from registry.errors import Invalid, SchemaMismatch
 from registry.stores.dynamodb.admin import Capacity, create_registry
-from registry.stores.dynamodb.client import DynamoClient, Endpoint
+from registry.stores.dynamodb.client import DynamoClient
+from registry.stores.dynamodb.state import REGISTRY
+from registry.stores.dynamodb.state import VERSION as VERSION
 from registry.stores.dynamodb.store import DynamoStore
 
-_TABLE = re.compile(r"^[A-Za-z0-9_.-]{3,255}$")
 
-
-def parse_endpoint(url: str) -> Endpoint:
-    parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"  # without what may be a key
-    table, parameters = parts.path.removeprefix("/"), dict(parse_qsl(parts.query))
-    if parts.scheme != "dynamodb" or not parts.hostname or parts.username is not None:
-        raise Invalid("registry URL", shown, "must be dynamodb://REGION/TABLE; keys come from AWS's chain")
-    if not _TABLE.match(table):
-        raise Invalid("registry URL", shown, "needs a table of 3 to 255 letters, digits, or any of _ . -")
-    unknown = sorted(parameters.keys() - {"endpoint"})
-    if unknown:
-        raise Invalid("registry URL", shown, f"takes only the parameter endpoint, not {unknown[0]}")
-    return Endpoint(parts.hostname, table, parameters.get("endpoint"))
+def capacity_of(settings: StoreSettings) -> Capacity:
+    """Raises Invalid if only one of the two numbers is set."""
+    read, write = settings.read_units, settings.write_units
+    if read is None and write is None:
+        return Capacity()
+    if read is None or write is None:
+        raise Invalid("registry.read_units", read, "must be set together with registry.write_units, or neither")
+    return Capacity(mode="provisioned", read_units=read, write_units=write)
 
 
 async def create(url: str, capacity: Capacity | None = None) -> None:
@@ -41,15 +32,34 @@ async def create(url: str, capacity: Capacity | None = None) -> None:
         await client.close()
 
 
-async def open_registry(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> DynamoStore:
-    """Raises SchemaMismatch if there is no registry that this code can use, Unavailable if it can't be reached."""
+async def find_version(url: str, settings: StoreSettings | None = None) -> int | None:
+    """Returns the version of the items; None if there is no table, or no registry in it."""
+    client = DynamoClient(parse_endpoint(url), connect_timeout_s=(settings or StoreSettings()).connect_timeout_s)
+    try:
+        item = await client.get(REGISTRY.key)
+    except SchemaMismatch:
+        return None
+    finally:
+        await client.close()
+    return None if item is None else int(item.attributes["version"])
+
+
+def make_store(
+    url: str, settings: StoreSettings | None = None, clock: Clock | None = None, *, urgent: bool = False
+) -> DynamoStore:
+    """It connects at first use."""
     settings = settings or StoreSettings()
     client = DynamoClient(
         parse_endpoint(url),
         connections=settings.pool_size + settings.pool_overflow,
         connect_timeout_s=settings.connect_timeout_s,
     )
-    store = DynamoStore(client, clock or SystemClock(), busy_timeout_s=settings.busy_timeout_s)
+    return DynamoStore(client, clock or SystemClock(), busy_timeout_s=settings.busy_timeout_s, urgent=urgent)
+
+
+async def open_registry(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> DynamoStore:
+    """Raises SchemaMismatch if there is no registry that this code can use, Unavailable if it can't be reached."""
+    store = make_store(url, settings, clock)
     try:
         await store.position()
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from registry.models import DatabaseTime
 from registry.stores.dynamodb.catalog_commits import DynamoCatalogCommits
+from registry.stores.dynamodb.catalog_pointers import DynamoCatalogPointers
 from registry.stores.dynamodb.compactions import DynamoCompactions
 from registry.stores.dynamodb.consistent_read import DynamoReads
 from registry.stores.dynamodb.daemon_state import DynamoDaemonState
@@ -15,6 +16,7 @@ from registry.stores.dynamodb.snapshots import DynamoSnapshots
 class DynamoStore(
     DynamoSegments,
     DynamoCatalogCommits,
+    DynamoCatalogPointers,
     DynamoSnapshots,
     DynamoCompactions,
     DynamoDaemonState,

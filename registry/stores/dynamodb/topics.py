@@ -41,9 +41,10 @@ class DynamoTopics(DynamoSegmentObjects):
         async def change(tx: Transaction) -> Topic:
             if await tx.get(Topic, name) is not None:
                 raise AlreadyExists(f"topic {name!r} exists")
+            topic = tx.insert(Topic(name, partition_count, retention_ms, text, tx.now, tx.now))
             for number in range(partition_count):
                 tx.insert(Partition(name, number, 0, tx.now, tx.now))
-            return tx.insert(Topic(name, partition_count, retention_ms, text, tx.now, tx.now))
+            return topic
 
         return await self._transact(change)
 

@@ -18,17 +18,12 @@ import msgspec
 
 from registry.errors import AlreadyExists, NotFound, Unavailable
 from registry.models import Row
-from registry.stores.dynamodb.changes import (
-    Change,
-    decode_changes,
-    encode_changes,
-    in_order,
-    merged_actions,
-)
+from registry.stores.dynamodb.changes import Change, actions_of, decode_changes, encode_changes, separated
 from registry.stores.dynamodb.client import MAX_ACTIONS, Action, Attributes, ConditionFailed, DynamoClient
 from registry.stores.dynamodb.constraints import check_values, parents
 from registry.stores.dynamodb.layout import LAYOUTS, ItemKey, partition_key, sort_key
 from registry.stores.dynamodb.reader import ALL, Range, Reader, Value
+from registry.stores.dynamodb.staging import Announcement, chunk_key, remove_abandoned, stage
 from registry.stores.dynamodb.state import Domain, State
 
 R = TypeVar("R", bound=Row)
@@ -72,6 +67,7 @@ class Transaction(Reader):
         self._known: dict[ItemKey, Row | None] = {}
         self._changes: dict[ItemKey, Change] = {}
         self._pointers: dict[ItemKey, ItemKey] = {}  # of changed rows
+        self._announcement: Announcement | None = None  # of staged chunks
 
     @property
     def now(self) -> int:
@@ -151,7 +147,7 @@ class Transaction(Reader):
 
         Raises `Taken` or `Missing` if a constraint is violated.
         """
-        changes = in_order(change for change in self._changes.values() if change.before != change.after)
+        changes = separated(change for change in self._changes.values() if change.before != change.after)
         if not changes and self._ids == self._state.ids:
             return await self.is_current()
         await self._require_unique(changes)
@@ -160,7 +156,7 @@ class Transaction(Reader):
         following = msgspec.structs.replace(
             self._state, sequence=self._state.sequence + 1, ids=self._ids, time=self._now, transaction=name
         )
-        actions, chunks = merged_actions(changes), encode_changes(changes)
+        actions, chunks = actions_of(changes), encode_changes(changes)
         if len(actions) + 2 > MAX_ACTIONS or len(chunks[0]) > _MAX_LOG_BYTES or _size(actions) > _MAX_TRANSACTION_BYTES:
             return await self.commit_staged(following, chunks)
         entry = [self._log_entry(following, {"body": chunks[0]})] if self._domain.logged else []
@@ -174,16 +170,22 @@ class Transaction(Reader):
         count = staged + len(chunks)
         pending = msgspec.structs.replace(following, pending=name, chunks=count)
         entry = [self._log_entry(following, {"chunks": count})] if self._domain.logged else []
-        if not await self._committed([self._state.replaced_by(self._domain, pending), *entry], following):
-            await self._client.delete_many([chunk_key(name, number) for number in range(count)])
+        announced = [] if self._announcement is None else [self._announcement]
+        actions = [self._state.replaced_by(self._domain, pending), *entry, *(one.deletion() for one in announced)]
+        if not await self._committed(actions, following):
+            written = [chunk_key(name, number) for number in range(count)]
+            await self._client.delete_many([*written, *(one.key for one in announced)])
             return False
         await apply(self._client, self._domain, pending)
+        await remove_abandoned(self._client)
         return True
 
     async def stage(self, name: str, chunks: Sequence[bytes], *, first: int = 0) -> None:
-        """Writes chunks that are not read before the commit. They expire only once they are applied."""
-        items = [(chunk_key(name, first + number), {"body": chunk}) for number, chunk in enumerate(chunks)]
-        await self._client.put_many(items)
+        """Writes chunks that are not read before the commit. All are of one transaction."""
+        if self._announcement is None and chunks:
+            self._announcement = Announcement(name)
+            await self._announcement.put(self._client)
+        await stage(self._client, name, chunks, first)
 
     @property
     def lock(self) -> str | None:
@@ -233,7 +235,8 @@ class Transaction(Reader):
         return item is not None and item.attributes["tx"] == following.transaction
 
     def _log_entry(self, following: State, content: Attributes) -> Action:
-        attributes = {"tx": following.transaction, "time": self._now, "expires": _expiry(), **content}
+        names = {"tx": following.transaction, "previous": self._state.transaction}
+        attributes = {**names, "time": self._now, "expires": _expiry(), **content}
         return Action("put", log_key(following.sequence), attributes)
 
     async def _require_unique(self, changes: Sequence[Change]) -> None:
@@ -286,7 +289,7 @@ async def apply(client: DynamoClient, domain: Domain, state: State) -> None:
                 return
             body = chunk.attributes["body"]
             assert isinstance(body, bytes)  # noqa: S101  (as it was written)
-            for actions in _steps(merged_actions(decode_changes(body))):
+            for actions in _steps(actions_of(decode_changes(body))):
                 await client.write_transaction([state.still_applying(domain), *actions])
         applied = msgspec.structs.replace(state, pending=None, chunks=0)
         await client.write_transaction([state.replaced_by(domain, applied)])
@@ -317,10 +320,6 @@ def _size(actions: Sequence[Action]) -> int:
 
 def log_key(sequence: int) -> ItemKey:
     return LOG, sort_key(sequence)
-
-
-def chunk_key(transaction: str, number: int) -> ItemKey:
-    return partition_key("chunks", transaction), sort_key(number)
 
 
 def _expiry() -> int:

@@ -11,12 +11,19 @@ from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from registry.contract import MetadataStore
 from registry.models import ConsumerGroup
 from tests.fixtures.daemons import QUICK, RunDaemon
+from tests.fixtures.databases import Backend
 from tests.fixtures.stores import OpenStore
 
 GROUPS = "consumer_groups"
 HOLD = QUICK.model_copy(update={"on_exhausted": "hold", "attempts": 3, "max_events": 20})
 POLICIES = {"sink": HOLD}
 KEEPALIVE = {"status_interval_s": 0.1}
+
+
+@pytest.fixture(params=["sqlite", "postgres", pytest.param("dynamodb", marks=pytest.mark.long)])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    chosen: Backend = request.param
+    return chosen
 
 
 @pytest.fixture

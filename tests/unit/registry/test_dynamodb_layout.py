@@ -13,7 +13,7 @@ from sqlalchemy import Index, UniqueConstraint
 from registry.errors import Invalid
 from registry.models import PUBLISHED, UNPUBLISHED, Row, Topic
 from registry.schema import table_of
-from registry.stores.dynamodb.changes import Change, decode_changes, encode_changes, in_order, merged_actions
+from registry.stores.dynamodb.changes import Change, decode_changes, encode_changes, separated
 from registry.stores.dynamodb.constraints import check_values, parents
 from registry.stores.dynamodb.layout import LAYOUTS, MAX_SORT_KEY_BYTES, sort_key, sort_prefix
 from tests.samples import ONE_OF_EACH
@@ -66,10 +66,13 @@ def test_changes_are_encoded_and_decoded() -> None:
 def test_a_pointer_that_one_row_gives_up_and_another_takes_stays() -> None:
     (old,) = [row for row in ONE_OF_EACH if row.table == "table_files"]
     new = msgspec.structs.replace(old, id=99)
-    for changes in ([Change(type(old), old, None), Change(type(old), None, new)],) * 2:
-        actions = {action.key: action.kind for action in merged_actions(in_order(reversed(changes)))}
-        (pointer,) = (key for key in actions if key[0].startswith("table_files.path"))
-        assert actions[pointer] == "put"
+    changes = [Change(type(old), old, None), Change(type(old), None, new)]
+    for ordered in (changes, changes[::-1]):
+        (chunk,) = encode_changes(separated(ordered))
+        actions = [action for change in decode_changes(chunk) for action in change.actions()]
+        assert len({action.key for action in actions}) == len(actions), "in any order, and repeatedly"
+        (found,) = (action for action in actions if action.key[0].startswith("table_files.path"))
+        assert found.kind == "put"
 
 
 def test_references_and_checks_are_those_of_the_schema() -> None:

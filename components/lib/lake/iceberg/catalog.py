@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -46,7 +47,12 @@ def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
     if properties:
         name = properties.pop("name", NAME)
         return with_mapped_errors(lambda: load_catalog(name, **{**storage, **properties}))
-    return with_mapped_errors(lambda: RegistryCatalog(NAME, parse_url(registry_url), **storage))
+    url = parse_url(registry_url)
+    if url.drivername == "dynamodb":
+        from components.lib.lake.iceberg.dynamodb_catalog import DynamoCatalog
+
+        return with_mapped_errors(lambda: DynamoCatalog(NAME, registry_url, **storage))
+    return with_mapped_errors(lambda: RegistryCatalog(NAME, url, **storage))
 
 
 def file_io_properties(s3: S3Settings) -> dict[str, str]:
@@ -65,6 +71,68 @@ def file_io_properties(s3: S3Settings) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+@runtime_checkable
+class InRegistry(Protocol):
+    """A catalog whose pointers are rows of the registry."""
+
+    def pointers(self) -> list[tuple[tuple[str, ...], str]]:
+        """Returns the identifier and the metadata file of every table."""
+        ...
+
+
+class PointerSwaps(Protocol):
+    def next_metadata_location(self, table: Table, metadata: TableMetadata) -> str: ...
+
+    def swap_metadata_location(self, table: Table, location: str) -> bool:
+        """Returns False, and changes nothing, if the catalog's pointer is no longer the one that `table` has."""
+        ...
+
+
+class MetadataCommits:
+    """Writes metadata files, without reading or copying what `table` has already."""
+
+    def __init__(self) -> None:
+        self._snapshots: OrderedDict[UUID, dict[str, str]] = OrderedDict()  # as JSON, by table and manifest list
+
+    def commit(
+        self,
+        catalog: PointerSwaps,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        for requirement in requirements:
+            requirement.validate(table.metadata)
+        metadata = updated_metadata(table, updates)
+        if metadata is table.metadata:
+            return CommitTableResponse(metadata=metadata, metadata_location=table.metadata_location)
+        location = catalog.next_metadata_location(table, metadata)
+        with table.io.new_output(location).create() as output:
+            output.write(self._to_json(metadata).encode())
+        if not catalog.swap_metadata_location(table, location):
+            table.io.delete(location)
+            raise CommitFailedException(f"table {'.'.join(table.name())} has been committed to by another process")
+        return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
+
+    def _to_json(self, metadata: TableMetadata) -> str:
+        """Returns the JSON that PyIceberg writes, but serializes each snapshot, which never changes, only once.
+
+        An attempt after a conflict may use the same snapshot id again, but never the same manifest list.
+        """
+        known = self._snapshots.get(metadata.table_uuid, {})
+        texts = {
+            snapshot.manifest_list: known.get(snapshot.manifest_list) or snapshot.model_dump_json(exclude_none=True)
+            for snapshot in metadata.snapshots
+        }
+        self._snapshots[metadata.table_uuid] = texts
+        self._snapshots.move_to_end(metadata.table_uuid)
+        if len(self._snapshots) > _MAX_TABLES:
+            self._snapshots.popitem(last=False)
+        rest = metadata.model_copy(update={"snapshots": []}).model_dump_json(exclude_none=True)
+        before, _, after = rest.partition(_NO_SNAPSHOTS)  # inside a value the quotes would be escaped
+        return f'{before}"snapshots":[{",".join(texts.values())}]{after}'
+
+
 class RegistryCatalog(EngineSqlCatalog):
     """A SQL catalog over the registry's database. Its URL is not a property, because it may contain a password."""
 
@@ -72,7 +140,7 @@ class RegistryCatalog(EngineSqlCatalog):
         engine = _engine(url)
         self._closed = False
         self._close_late_connections(engine)
-        self._snapshots: OrderedDict[UUID, dict[str, str]] = OrderedDict()  # as JSON, by table and manifest list
+        self._metadata = MetadataCommits()
         super().__init__(name, engine, **properties)
 
     def close(self) -> None:
@@ -99,36 +167,7 @@ class RegistryCatalog(EngineSqlCatalog):
         """
         if any(isinstance(requirement, AssertCreate) for requirement in requirements):
             return super().commit_table(table, requirements, updates)
-        for requirement in requirements:
-            requirement.validate(table.metadata)
-        metadata = updated_metadata(table, updates)
-        if metadata is table.metadata:
-            return CommitTableResponse(metadata=metadata, metadata_location=table.metadata_location)
-        location = self.next_metadata_location(table, metadata)
-        with table.io.new_output(location).create() as output:
-            output.write(self._to_json(metadata).encode())
-        if not self.swap_metadata_location(table, location):
-            table.io.delete(location)
-            raise CommitFailedException(f"table {'.'.join(table.name())} has been committed to by another process")
-        return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
-
-    def _to_json(self, metadata: TableMetadata) -> str:
-        """Returns the JSON that PyIceberg writes, but serializes each snapshot, which never changes, only once.
-
-        An attempt after a conflict may use the same snapshot id again, but never the same manifest list.
-        """
-        known = self._snapshots.get(metadata.table_uuid, {})
-        texts = {
-            snapshot.manifest_list: known.get(snapshot.manifest_list) or snapshot.model_dump_json(exclude_none=True)
-            for snapshot in metadata.snapshots
-        }
-        self._snapshots[metadata.table_uuid] = texts
-        self._snapshots.move_to_end(metadata.table_uuid)
-        if len(self._snapshots) > _MAX_TABLES:
-            self._snapshots.popitem(last=False)
-        rest = metadata.model_copy(update={"snapshots": []}).model_dump_json(exclude_none=True)
-        before, _, after = rest.partition(_NO_SNAPSHOTS)  # inside a value the quotes would be escaped
-        return f'{before}"snapshots":[{",".join(texts.values())}]{after}'
+        return self._metadata.commit(self, table, requirements, updates)
 
 
 def _engine(url: URL) -> Engine:

@@ -23,7 +23,7 @@ from pyiceberg.avro.resolver import construct_writer, resolve_reader
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables as CatalogRow
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
@@ -37,6 +37,7 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
     _inherit_from_manifest,
 )
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -47,7 +48,7 @@ from pyiceberg.table.update import (
     _TableMetadataUpdateContext,
     _update_table_metadata_log,
 )
-from pyiceberg.typedef import Record, StructProtocol
+from pyiceberg.typedef import Identifier, Record, StructProtocol
 from pyiceberg.types import IcebergType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from sqlalchemy import Engine, select, update
@@ -230,6 +231,28 @@ class EngineSqlCatalog(SqlCatalog):
                 return False
             session.commit()
         return True
+
+
+class PointerCatalog(MetastoreCatalog):
+    """A catalog over pointers that a subclass keeps: what `MetastoreCatalog` leaves to do with metadata files."""
+
+    def next_metadata_location(self, table: Table, metadata: TableMetadata) -> str:
+        version = self._parse_metadata_version(table.metadata_location) + 1
+        provider = load_location_provider(metadata.location, metadata.properties)
+        return provider.new_table_metadata_file_location(version)
+
+    def read_table(self, identifier: Identifier, location: str) -> Table:
+        file = load_file_io(self.properties, location).new_input(location)
+        metadata = FromInputFile.table_metadata(file)
+        return Table(identifier, metadata, location, self._load_file_io(metadata.properties, location), self)
+
+    def write_new_table(
+        self, identifier: Identifier, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> tuple[TableMetadata, str]:
+        """Writes the metadata file of a table that is to be created."""
+        staged = self._update_and_stage_table(None, identifier, requirements, updates)
+        self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        return staged.metadata, staged.metadata_location
 
 
 def commit(table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...]) -> None:

@@ -32,7 +32,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.update import AssertCreate
 from sqlalchemy.exc import SQLAlchemyError
 
-from components.lib.lake.iceberg.catalog import RegistryCatalog
+from components.lib.lake.iceberg.catalog import InRegistry
 from components.lib.lake.iceberg.commits import FilesMissing, TableCommit
 from components.lib.lake.iceberg.errors import (
     BrokenTable,
@@ -347,7 +347,7 @@ class IcebergTables:
     @property
     def in_registry(self) -> bool:
         """Whether the catalog's pointers are rows of the registry."""
-        return isinstance(self.catalog, RegistryCatalog)
+        return isinstance(self.catalog, InRegistry)
 
     def knows(self, table_id: int) -> bool:
         """Whether `names` has the table, or would scan the catalog for it."""
@@ -405,7 +405,7 @@ class IcebergTables:
 
     def _listed(self) -> Iterator[tuple[Identifier, str | None]]:
         """Yields all tables, with their metadata files if the catalog is the registry's."""
-        if isinstance(self.catalog, RegistryCatalog):
+        if isinstance(self.catalog, InRegistry):
             pointers = self.catalog.pointers()
             self._owners.keep_only([location for _, location in pointers])
             yield from pointers

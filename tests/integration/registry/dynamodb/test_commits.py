@@ -11,14 +11,16 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from registry.contract import MetadataStore
+from registry.dynamodb_url import parse_endpoint
 from registry.errors import AlreadyExists, Conflict, RegistryError
 from registry.models import Partition, Segment, Topic
 from registry.stores.dynamodb.changes import decode_changes
 from registry.stores.dynamodb.client import Action, ConditionFailed, DynamoClient
-from registry.stores.dynamodb.opening import open_registry, parse_endpoint
+from registry.stores.dynamodb.opening import open_registry
+from registry.stores.dynamodb.staging import ANNOUNCEMENTS, chunk_key, remove_abandoned
 from registry.stores.dynamodb.state import REGISTRY, State
 from registry.stores.dynamodb.store import DynamoStore
-from registry.stores.dynamodb.transaction import LOG, apply, chunk_key
+from registry.stores.dynamodb.transaction import LOG, Transaction, apply
 from tests.contracts.contents import contents
 from tests.samples import segment
 
@@ -84,7 +86,7 @@ async def test_killed_at_any_write_a_large_commit_is_complete_or_absent(
 ) -> None:
     await store.create_topic("orders", 1)
     found, base = set(), 0
-    for writes in range(9):
+    for writes in range(11):
         victim = await open_registry(dynamodb_url)
         kill_after(victim, writes, monkeypatch)
         before = (await _shape(store))[0]
@@ -105,7 +107,7 @@ async def test_a_pending_commit_is_never_seen_by_half(
 ) -> None:
     """Killed right after the commit, before or between its steps: the next reader of anything sees all of it."""
     await store.create_topic("orders", 1)
-    kill_after(victim, 3, monkeypatch)  # the chunk, the commit, one step
+    kill_after(victim, 4, monkeypatch)  # the announcement, the chunk, the commit, one step
     with pytest.raises(Killed):
         await victim.add_segments([segment(10 * number) for number in range(MANY)])
     item = await store._client.get(REGISTRY.key)
@@ -127,7 +129,7 @@ async def test_who_applies_late_overwrites_nothing(
     store: DynamoStore, victim: DynamoStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.create_topic("orders", 1)
-    kill_after(victim, 2, monkeypatch)
+    kill_after(victim, 3, monkeypatch)
     with pytest.raises(Killed):
         await victim.add_segments([segment(10 * number) for number in range(MANY)])
     item = await store._client.get(REGISTRY.key)
@@ -246,3 +248,44 @@ async def test_a_dead_loaders_lock_is_broken(
     with pytest.raises(Conflict, match="lock was lost"):
         await loading.__aexit__(None, None, None)
     assert [topic.name for topic in await store.list_topics()] == ["orders"]
+
+
+@pytest.mark.long
+async def test_chunks_of_a_writer_that_died_before_its_commit_are_removed(
+    store: DynamoStore, victim: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.create_topic("orders", 1)
+    kill_after(victim, 2, monkeypatch)
+    with pytest.raises(Killed):
+        await victim.add_segments([segment(10 * number) for number in range(MANY)])
+    ((left,), _) = await store._client.query(ANNOUNCEMENTS)
+    chunks = chunk_key(str(left.attributes["tx"]), 0)[0]
+    await store.add_segments([segment(10 * number) for number in range(MANY)])
+    assert len((await store._client.query(chunks))[0]) == 1, "its writer may be alive"
+    monkeypatch.setattr("registry.stores.dynamodb.staging._ABANDONED_AFTER_MS", 0)
+    await store.add_segments([segment(10 * number) for number in range(MANY, 2 * MANY)])
+    assert (await store._client.query(ANNOUNCEMENTS))[0] == []
+    assert (await store._client.query(chunks))[0] == []
+    assert len(await store.get_segments("orders", 0)) == 2 * MANY
+
+
+@pytest.mark.long
+async def test_a_writer_whose_chunks_were_removed_writes_them_again(
+    store: DynamoStore, victim: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was only slow: its first commit fails, and nothing is half."""
+    await store.create_topic("orders", 1)
+    commit, seen = Transaction._committed, list[bool]()
+
+    async def slow(self: Transaction, actions: Sequence[Action], following: State) -> bool:
+        if not seen:
+            monkeypatch.setattr("registry.stores.dynamodb.staging._ABANDONED_AFTER_MS", 0)
+            await remove_abandoned(store._client)
+            monkeypatch.setattr("registry.stores.dynamodb.staging._ABANDONED_AFTER_MS", 1 << 40)
+        seen.append(await commit(self, actions, following))
+        return seen[-1]
+
+    monkeypatch.setattr(Transaction, "_committed", slow)
+    await victim.add_segments([segment(10 * number) for number in range(MANY)])
+    assert seen == [False, True]
+    assert len(await store.get_segments("orders", 0)) == MANY

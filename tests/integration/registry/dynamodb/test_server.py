@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,9 +15,14 @@ import pytest
 
 from registry.connect import open_store
 from registry.copy import copy_registry
-from registry.errors import Invalid, SchemaMismatch, Unavailable
+from registry.dynamodb_url import parse_endpoint
+from registry.engines import StoreSettings
+from registry.errors import Invalid, SchemaMismatch, SchemaTooNew, Unavailable
+from registry.migrate import migrate
 from registry.stores.dynamodb.admin import Capacity
-from registry.stores.dynamodb.opening import create, open_registry, parse_endpoint
+from registry.stores.dynamodb.client import DynamoClient
+from registry.stores.dynamodb.opening import create, open_registry
+from registry.stores.dynamodb.state import REGISTRY, VERSION
 from registry.stores.dynamodb.store import DynamoStore
 from tests.contracts.contents import contents
 from tests.samples import ONE_OF_EACH, segment
@@ -120,6 +126,43 @@ def test_urls() -> None:
         assert "secret" not in str(caught.value)
 
 
-async def test_commands_do_not_take_it_yet() -> None:
-    with pytest.raises(Invalid, match="can't follow a registry in DynamoDB yet"):
+async def test_a_missing_table_names_the_command_that_creates_it(dynamodb: DynamoServer) -> None:
+    url = dynamodb.url("missing")
+    with pytest.raises(SchemaMismatch, match="astha registry migrate"):
+        await open_store(url)
+    assert await asyncio.to_thread(lambda: migrate(url).state) == "current"
+    assert await asyncio.to_thread(lambda: migrate(url).state) == "current"  # changes nothing
+    store = await open_store(url)
+    assert await store.list_topics() == []
+    await store.close()
+
+
+async def test_newer_items_are_refused(dynamodb_url: str) -> None:
+    client = DynamoClient(parse_endpoint(dynamodb_url))
+    item = await client.get(REGISTRY.key)
+    assert item is not None
+    await client.put_many([(REGISTRY.key, {**item.attributes, "version": VERSION + 1})])
+    await client.close()
+    with pytest.raises(SchemaTooNew):
+        await open_store(dynamodb_url)
+
+
+async def test_the_capacity_of_a_new_table_is_a_setting(dynamodb: DynamoServer) -> None:
+    settings = StoreSettings(read_units=3, write_units=4)
+    url = dynamodb.url("settings")
+    await asyncio.to_thread(migrate, url, settings)
+    client = DynamoClient(parse_endpoint(url))
+    units = (await client.call("describe_table"))["Table"]["ProvisionedThroughput"]
+    assert (units["ReadCapacityUnits"], units["WriteCapacityUnits"]) == (3, 4)
+    await client.close()
+    with pytest.raises(Invalid, match="write_units"):
+        await asyncio.to_thread(migrate, dynamodb.url("settings2"), StoreSettings(read_units=3))
+
+
+async def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("registry.stores.dynamodb")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "aiobotocore", None)
+    monkeypatch.setitem(sys.modules, "aiobotocore.config", None)
+    with pytest.raises(Invalid, match=r"pip install 'astha\[dynamodb\]'"):
         await open_store("dynamodb://eu-central-1/astha")

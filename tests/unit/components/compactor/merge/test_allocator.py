@@ -58,7 +58,7 @@ def printed_bytes(script: str) -> int:
 
 @ONLY_GLIBC
 def test_freed_memory_is_used_again() -> None:
-    """Not each time: a small allocation can take a part of it, and then the next large one needs more from the system."""
+    """Not each time: after a small allocation in a freed block, the next large one does not fit there."""
     assert printed_bytes(_USED_AGAIN) < FILLS * LARGE // 2
 
 

@@ -77,7 +77,7 @@ def test_the_caches_of_tables_are_bounded(sqlite_url: str, warehouse: Path, monk
         tables.commit(table, lambda draft: draft.set_properties({"comment": "x"}))
     assert len(tables._loaded) == 3
     assert len(tables._manifests) <= 3
-    assert len(catalog._snapshots) == 2
+    assert len(catalog._metadata._snapshots) == 2
     assert not [key for key in _locks if isinstance(key, tuple) and key[0] == catalog.name]
     for table in many:  # read again where they were forgotten
         loaded = tables.load(table, cached=True)

@@ -96,6 +96,17 @@ PARTS: dict[str, tuple[str, str, Any]] = {
         "next_metadata_location",
         MetastoreCatalog._parse_metadata_version,
     ),
+    "MetastoreCatalog._update_and_stage_table": (
+        "2a491d005639",
+        "PointerCatalog.write_new_table",
+        MetastoreCatalog._update_and_stage_table,
+    ),
+    "MetastoreCatalog._write_metadata": (
+        "2ed45bacb9a4",
+        "PointerCatalog.write_new_table",
+        MetastoreCatalog._write_metadata,
+    ),
+    "MetastoreCatalog._load_file_io": ("82be8a6cfd40", "PointerCatalog.read_table", MetastoreCatalog._load_file_io),
     "Table._do_commit": ("794b91fe1dcf", "commit", Table._do_commit),
     "update_table_metadata": (
         "cdfaa6553c2f",
