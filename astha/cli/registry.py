@@ -79,8 +79,9 @@ def migrate_command(url: str, revision: str, yes: bool, regions: tuple[str, ...]
     with progress(f"migrating {before.url}", quiet=as_json):
         placement = Placement(regions) if regions else None
         after = migrate(url, settings.registry.store, revision=revision, placement=placement)
+    has_warehouse = True
     if after.state in ("current", "compatible"):
-        with_store(settings, lambda store: record_explicit(settings, store))
+        has_warehouse = with_store(settings, lambda store: record_explicit(settings, store))
     if as_json:
         print_json(
             {"url": after.url, "before": before.found, "found": after.found, "expected": after.expected,
@@ -95,6 +96,8 @@ def migrate_command(url: str, revision: str, yes: bool, regions: tuple[str, ...]
     if not as_json:
         for what in after.repaired:
             click.echo(f"repaired: {what}; the daemon refreshes every component")
+        if not has_warehouse:
+            click.echo("it has no warehouse yet: `astha registry locations --warehouse LOCATION` sets it")
 
 
 @registry_commands.command("status", short_help="Show whether the registry's schema is current.")

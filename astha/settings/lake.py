@@ -31,7 +31,7 @@ class LakeSettings(SettingsGroup):
         "warehouse",
         description="Location of new tables: a directory, or s3://bucket/prefix. The registry keeps it from its first "
         "use on (`astha registry locations`), and another value is refused. Not set: the registry's; in a new registry "
-        "`warehouse` beside the SQLite file, or in the working directory.",
+        "`warehouse` beside the SQLite file. A new registry on a server needs it.",
     )
     streams: str | None = Field(
         None,

@@ -97,7 +97,7 @@ class AsyncLake:
         )
         schema = TableDefinition(found, names_of(partition_by), names_of(sort_by)).schema()
         name = TableName.parse(table)
-        settings = await self._located()
+        settings = await located(self._session.settings, self._store, record=location is None)
         place = NewLocation(settings, name.database, name.table, location, probed=True)
         await create_table(self._store, place, schema, dict(properties or {}), if_not_exists)
 
@@ -239,13 +239,10 @@ class AsyncLake:
                         yield record
                     await consumer.commit()
 
-    async def _located(self) -> Settings:
-        return await located(self._session.settings, self._store, record=True)
-
     async def _manager(self) -> StorageManager:
         async with self._opening:
             if self._storage is None:
-                own = context(await self._located(), self._store, self._session.clock)
+                own = context(self._session.settings, self._store, self._session.clock)
                 self._storage = await self._stack.enter_async_context(StorageManager(own, StorageSettings()))
             return self._storage
 
@@ -256,7 +253,8 @@ class AsyncLake:
         async with self._opening:
             if self._appending is None:
                 clock = self._session.clock
-                own = context(await self._located(), self._store, clock)
+                settings = await located(self._session.settings, self._store, record=True)
+                own = context(settings, self._store, clock)
                 agent = await self._stack.enter_async_context(LeaseAgent(self._store, clock))
                 writer = await self._stack.enter_async_context(SegmentWriter(own, agent))
                 self._appending = Producer(writer, clock)

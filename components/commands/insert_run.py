@@ -88,7 +88,7 @@ class RejectsFile:
 
 async def insert_all(run: InsertRun, settings: Settings, *, quiet: bool) -> None:
     async with (
-        open_lake(settings, writes=True) as lake,
+        open_lake(settings) as lake,
         StorageManager(context(lake.settings, lake.store, lake.clock), run.settings) as manager,
     ):
         with _read_progress(quiet=quiet) as watch:

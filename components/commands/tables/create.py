@@ -99,7 +99,7 @@ def create_command(
     )
 
     async def create(store: MetadataStore) -> tuple[Description, bool]:
-        here = dataclasses.replace(new_location, settings=await located(settings, store, record=True))
+        here = dataclasses.replace(new_location, settings=await located(settings, store, record=location is None))
         return await create_table(store, here, schema, named, if_not_exists)
 
     with progress(f"creating {database}.{name}", quiet=as_json):

@@ -64,13 +64,12 @@ class LakeSession:
 
 
 @asynccontextmanager
-async def open_lake(settings: Settings, *, writes: bool = False) -> AsyncIterator[LakeSession]:
-    """``writes``: the command writes files, so the lake's locations are recorded if they are not yet."""
+async def open_lake(settings: Settings) -> AsyncIterator[LakeSession]:
     clock = SystemLoopClock()
     url = settings.registry.url.get_secret_value()
     store = await open_store(url, settings=settings.registry.store, clock=clock)
     try:
-        session = LakeSession(await located(settings, store, record=writes), store, clock)
+        session = LakeSession(await located(settings, store), store, clock)
         try:
             yield session
         finally:

@@ -76,6 +76,7 @@ class Astha:
             "ASTHA_SERVER__PORT": "0",
             "ASTHA_LOG__FORMAT": "json",
             "RUNTIME_DIRECTORY": f"{directory}.run",  # for the leader's lock, beside what a test looks at
+            **({} if url.startswith("sqlite") else {"ASTHA_LAKE__WAREHOUSE": f"{directory}/warehouse"}),
             **environment,
         }
         self.started: list[Daemon] = []

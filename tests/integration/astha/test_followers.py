@@ -97,6 +97,7 @@ class Deployment:
                 "daemon": {"ledger_interval_s": 0.05},
                 "lease": {"ttl_s": 1.0},
                 "server": {"port": 0},
+                "lake": {"warehouse": str(self._directory / "warehouse")},
                 **flags,
             }
         )

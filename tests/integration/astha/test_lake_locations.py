@@ -98,20 +98,40 @@ def test_other_settings_are_refused_with_the_way_out(
     assert f"file://{first}/lake/streams" in shown
 
 
-def test_a_warehouse_in_the_working_directory_is_announced_once(
-    url: str, directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_no_command_takes_the_warehouse_from_its_working_directory(
+    url: str, directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for directory in directories:
-        monkeypatch.chdir(directory)
-        astha("tables", "create", f"shop.{directory.name}", "--column", "id:long")
-    kept = astha("registry", "locations", "--json").output
-    said = [record.getMessage() for record in caplog.records if record.name == "astha.lake_locations"]
+    first, second = directories
+    (first / "subscriptions.yaml").write_text("components: {}\n")
+    monkeypatch.chdir(second)
+    migrated = astha("registry", "migrate").output
+    astha("topics", "create", "orders")
+    commands = [
+        ("tables", "create", "shop.orders", "--column", "id:long"),
+        ("produce", "orders"),
+        ("topics", "to-table", "orders", "shop.orders"),
+        ("catalog", "--set", "catalog.port=0"),
+        ("run", "--set", "server.port=0", "--subscriptions", str(first / "subscriptions.yaml")),
+    ]
     if url.startswith("sqlite"):  # it is beside the file, wherever the command runs
-        assert said == []
-        return
-    location = said[0].partition(" go to ")[2].partition(";")[0]
-    assert (len(said), f'"{location}"' in kept) == (1, True)
-    assert "`astha registry locations` changes it" in said[0]
+        assert "warehouse" not in migrated
+        for command in commands[:2]:
+            astha(*command, input="one\n")
+    else:
+        assert "no warehouse yet: `astha registry locations --warehouse LOCATION`" in migrated
+        for command in commands:
+            refused = astha(*command, code=Exit.USAGE, input="one\n").stderr
+            assert "has no warehouse yet" in refused, refused
+            assert "set it once with `astha registry locations --warehouse LOCATION`" in refused
+        assert "no locations yet" in astha("registry", "locations").output
+        astha("tables", "create", "shop.own", "--column", "id:long", "--location", str(first / "own"))
+        (first / "rows.json").write_text('{"id": 1}\n')
+        astha("insert", "shop.own", str(first / "rows.json"))  # both know where: nothing is to be chosen
+        astha("registry", "locations", "--warehouse", str(first / "lake"), "--yes")
+        assert "warehouse" not in astha("registry", "migrate").output
+        astha("produce", "orders", input="one\n")
+        assert list((first / "lake" / "streams").rglob("*.segments"))
+    assert list(second.iterdir()) == []
 
 
 def test_a_new_registry_keeps_its_warehouse_beside_the_file(

@@ -33,6 +33,7 @@ components:
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASTHA_LAKE__WAREHOUSE", str(tmp_path / "warehouse"))
     (tmp_path / "subscriptions.yaml").write_text(SUBSCRIPTIONS)
     return tmp_path
 
@@ -111,6 +112,7 @@ async def test_the_blocking_lake_works_inside_a_running_loop(url: str, directory
 
 
 def test_the_registry_keeps_the_warehouse(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASTHA_LAKE__WAREHOUSE")
     with astha.connect(url, warehouse="lake") as lake:
         lake.create_table("a.t", {"id": "long"})
         lake.insert("a.t", [{"id": 1}])

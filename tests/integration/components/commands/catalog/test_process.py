@@ -29,9 +29,12 @@ from tests.waiting import eventually_now
 pytestmark = pytest.mark.slow
 
 
+_SETTINGS = ("--set", "log.format=json", "--set", "lake.warehouse=s3://lake/warehouse")
+
+
 def command(url: str, *settings: str) -> list[str]:
     flags = [part for setting in settings for part in ("--set", setting)]
-    return [sys.executable, "-m", "astha.cli", "catalog", "--registry", url, "--set", "log.format=json", *flags]
+    return [sys.executable, "-m", "astha.cli", "catalog", "--registry", url, *_SETTINGS, *flags]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -109,7 +112,9 @@ async def test_it_ends_if_it_can_accept_no_connection(
         raise RuntimeError("no more connections")
 
     monkeypatch.setattr(Connections, "accept", fail)
-    settings = Settings.model_validate({"registry": {"url": url}, "catalog": {"port": 0}})
+    settings = Settings.model_validate(
+        {"registry": {"url": url}, "lake": {"warehouse": "s3://lake/warehouse"}, "catalog": {"port": 0}}
+    )
     async with running(settings) as catalog:
         with pytest.raises(RuntimeError, match="no more connections"):
             await asyncio.wait_for(until_stopped(asyncio.Event(), catalog.tasks, Notifier()), 60)
