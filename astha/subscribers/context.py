@@ -23,8 +23,9 @@ from registry.position import Position
 class Withheld(SecretStr):
     """Instead of the registry's URL, for a component that has not declared that it needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: str) -> None:
         super().__init__("")
+        self.database = database
 
     def get_secret_value(self) -> str:
         raise ConfigError(
@@ -55,6 +56,15 @@ class ComponentContext(msgspec.Struct, frozen=True):
     component_states: Callable[[], Sequence[ComponentState]] = tuple  # of all components of this daemon
     tracer: Tracer = NOT_TRACED
 
+    @property
+    def database(self) -> str:
+        """The kind of the registry: ``sqlite``, ``postgresql``, ``cockroachdb`` or ``dynamodb``."""
+        if isinstance(self.registry_url, Withheld):
+            return self.registry_url.database
+        from registry.engines import parse_url  # loads SQLAlchemy, which a component's tests need not
+
+        return parse_url(self.registry_url.get_secret_value()).drivername
+
     def redact(self, *secrets: str) -> None:
         """Masks these secrets in logs, errors and status from now on. Call it in `create` with each secret among the
         component's settings, and with later ones as soon as they are known.
@@ -80,4 +90,4 @@ class ComponentContext(msgspec.Struct, frozen=True):
         return self.tracer.traceparent(commit)
 
     def without_registry_url(self) -> ComponentContext:
-        return msgspec.structs.replace(self, registry_url=Withheld())
+        return msgspec.structs.replace(self, registry_url=Withheld(self.database))

@@ -33,7 +33,7 @@ from components.kafka_sink.table_refresh import TableRefresh
 from components.kafka_sink.topics import specs
 from components.kafka_sink.transaction_records import TransactionRecords
 from components.kafka_sink.worker import Worker
-from components.lib.change_formats import Origin, database_name
+from components.lib.change_formats import Origin
 from components.lib.problem_tracker import ProblemTracker
 
 log = structlog.get_logger(__name__)
@@ -137,13 +137,7 @@ class TableSink(KafkaSink):
         self._problems = ProblemTracker(context.clock)
         self._records = TableRecords(settings, self._outbox, context.clock.now_ms, self._leave_out, context.traceparent)
         self._origin: Origin | None = None
-        self._database = ""
         self._progress_at: float | None = None
-
-    async def start(self) -> None:
-        await super().start()
-        async with self._context.store.consistent_read() as snapshot:
-            self._database = database_name(snapshot.visibility, self._context.registry_url.get_secret_value())
 
     async def _deliver(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
         self._records.max_bytes = self._health.largest_record
@@ -188,7 +182,7 @@ class TableSink(KafkaSink):
         origin = self._origin
         if origin is None or origin.epoch != self._epoch:
             settings = self._settings
-            origin = self._origin = Origin(settings.prefix, self._context.group, self._epoch, self._database)
+            origin = self._origin = Origin(settings.prefix, self._context.group, self._epoch, self._context.database)
         return origin
 
     def _note_progress(self, what: str, count: int) -> None:

@@ -19,7 +19,7 @@ from astha.subscribers import (
     Problem,
     Row,
 )
-from components.lib.change_formats import Origin, database_name, open_format
+from components.lib.change_formats import Origin, open_format
 from components.lib.transaction_stream import TransactionStream
 from components.mqtt_sink.errors import BrokerUnusable, PublishRefused
 from components.mqtt_sink.followers import Heartbeats
@@ -55,7 +55,6 @@ class MqttSink:
             )
         self._heartbeats = Heartbeats(context.clock, self._session, self._topics, settings.heartbeat_s)
         self._tasks = BackgroundTasks(context.component, context.clock)
-        self._database = ""
         self._changes: ChangeMessages | None = None
         self._batch: Batch | None = None
         self._resumed_at = Position(0)
@@ -70,8 +69,6 @@ class MqttSink:
 
     async def start(self) -> None:
         """Does not wait for the broker: deliveries do."""
-        async with self._context.store.consistent_read() as snapshot:
-            self._database = database_name(snapshot.visibility, self._context.registry_url.get_secret_value())
         if self._stream is not None:
             await self._stream.open()
             self._tasks.supervise("heartbeats", partial(self._heartbeats.run, self._stream))
@@ -85,7 +82,7 @@ class MqttSink:
         if self._stream is not None:
             self._stream.resume_at(position, epoch)
         if self._settings.changes:
-            origin = Origin(self._settings.prefix, self._context.group, epoch, self._database)
+            origin = Origin(self._settings.prefix, self._context.group, epoch, self._context.database)
             oversized = 0 if self._changes is None else self._changes.oversized
             self._changes = ChangeMessages(
                 open_format(self._settings, "mqtt"), self._topics, origin, self._context.clock

@@ -5,12 +5,12 @@ Guaranteed: all formats have the same keys and carry the position, so that a rea
 below are the interface of the sinks and stable; docs/parts/fanout.md describes every field.
 """
 
-from components.lib.change_formats.contract import Binding, ChangeFormat, Message, Origin, database_name
+from components.lib.change_formats.contract import Binding, ChangeFormat, Message, Origin
 from components.lib.change_formats.factory import open_format
 from components.lib.change_formats.keys import key_of, split_key_change
 from components.lib.change_formats.settings import FormatSettings
 
 __all__ = [
     "Binding", "ChangeFormat", "FormatSettings", "Message", "Origin",
-    "database_name", "key_of", "open_format", "split_key_change",
+    "key_of", "open_format", "split_key_change",
 ]  # fmt: skip

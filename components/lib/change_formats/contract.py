@@ -8,7 +8,7 @@ import msgspec
 
 from astha.events import Event
 from registry.models import Row
-from registry.position import Position, SnapshotVisibility, TimestampVisibility, XidVisibility
+from registry.position import Position
 
 Binding: TypeAlias = Literal["kafka", "mqtt"]
 
@@ -30,15 +30,6 @@ class Origin(msgspec.Struct, frozen=True):
     group: str
     epoch: int
     database: str  # "postgresql", "cockroachdb", "sqlite" or "dynamodb"
-
-
-def database_name(visibility: SnapshotVisibility, registry_url: str) -> str:
-    """Returns the name that `Origin` has for the registry's database."""
-    if isinstance(visibility, XidVisibility):
-        return "postgresql"
-    if isinstance(visibility, TimestampVisibility):
-        return "cockroachdb"
-    return "dynamodb" if registry_url.startswith("dynamodb:") else "sqlite"
 
 
 class ChangeFormat(Protocol):

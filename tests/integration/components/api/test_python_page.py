@@ -128,7 +128,7 @@ def test_the_registry_keeps_the_warehouse(url: str, directory: Path, monkeypatch
 
 
 def test_a_wrong_url_is_called_an_argument() -> None:
-    with pytest.raises(ConfigError, match=r"^argument: registry\.url: .*use sqlite or postgresql"):
+    with pytest.raises(ConfigError, match=r"^argument: registry\.url: .*use sqlite"):
         astha.connect("mysql://db/astha")
 
 

@@ -53,7 +53,7 @@ class Harness:
 
     def sink(self, **settings: Any) -> KafkaSink:
         context = ComponentContext(
-            cast("MetadataStore", self.store), SystemLoopClock(), SecretStr(""), LakeSettings(),
+            cast("MetadataStore", self.store), SystemLoopClock(), SecretStr("sqlite:///registry.db"), LakeSettings(),
             component="kafka_sink", tables=TABLES,
         )  # fmt: skip
         chosen = {"bootstrap_servers": self.address, "prefix": self.prefix, **settings}

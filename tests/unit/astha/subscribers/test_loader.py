@@ -39,6 +39,7 @@ def strict(settings, context):
 def curious(settings, context):
     made = RecordingSubscriber("topics")
     made.url = lambda: context.registry_url.get_secret_value()
+    made.database = lambda: context.database
     return made
 
 def nothing(settings, context):
@@ -208,6 +209,7 @@ def test_registry_credentials_are_given_only_to_components_that_declare_the_need
     declared = load_component("audit", {}, CONTEXT, f"{elsewhere}.declared:curious")
     assert declared.url() == URL  # type: ignore[attr-defined]
     undeclared = load_component("audit", {}, CONTEXT, f"{elsewhere}.audit:curious")
+    assert declared.database() == undeclared.database() == "postgresql"  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"needs_registry_url = True.*context\.store"):
         undeclared.url()  # type: ignore[attr-defined]
 
@@ -216,7 +218,8 @@ def test_registry_credentials_are_given_only_to_components_that_declare_the_need
     ("name", "needed"),
     [
         ("iceberg_updater", True), ("snapshotter", True),
-        ("compactor", False), ("metadata_orchestrator", False), ("segment_store", False),
+        ("compactor", False), ("metadata_orchestrator", False), ("segment_store", False), ("kafka_sink", False),
+        ("mqtt_sink", False),
     ],
 )  # fmt: skip
 def test_which_of_our_components_get_the_credentials(name: str, needed: bool) -> None:

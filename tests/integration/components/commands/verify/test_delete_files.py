@@ -77,4 +77,4 @@ async def test_the_command_shows_rows_without_deletes(stage: Stage, table: LakeT
     words = ["verify", "--registry", stage.url, "--set", "server.port=1"]
     result = await asyncio.to_thread(CliRunner().invoke, main, words)
     assert result.exit_code == 0, result.output
-    assert "1 delete files, 2 rows without those deleted by position" in result.output
+    assert "1 delete file, 2 rows without those deleted by position" in result.output
