@@ -98,7 +98,9 @@ def make_row(kind: type[R], **values: Any) -> R:
 
 def make_context(store: MetadataStore | None = None, clock: ManualClock | None = None) -> ComponentContext:
     """Returns a context for `create`. Without a store, the component must not use one."""
-    return ComponentContext(cast("MetadataStore", store), clock or ManualClock(), SecretStr("sqlite:///registry.db"), LakeSettings())
+    return ComponentContext(
+        cast("MetadataStore", store), clock or ManualClock(), SecretStr("sqlite:///registry.db"), LakeSettings()
+    )
 
 
 def key_of(row: Row) -> Key:

@@ -31,7 +31,12 @@ POLICY = LanePolicy(
 
 def sink_for(store: MetadataStore, broker: KafkaBroker, prefix: str, **settings: object) -> KafkaSink:
     context = ComponentContext(
-        store, SystemLoopClock(), SecretStr("sqlite:///registry.db"), LakeSettings(), component="kafka_sink", tables=TABLES
+        store,
+        SystemLoopClock(),
+        SecretStr("sqlite:///registry.db"),
+        LakeSettings(),
+        component="kafka_sink",
+        tables=TABLES,
     )
     chosen = {
         "bootstrap_servers": broker.address, "prefix": prefix, "acknowledge_timeout_s": 1.0, "request_timeout_s": 1.0,

@@ -41,7 +41,12 @@ class SteppingClock(ManualClock):
 async def test_time_of_a_delivery(broker_s: float, interval_s: float, whole_s: float) -> None:
     clock = SteppingClock()
     context = ComponentContext(
-        cast("MetadataStore", None), clock, SecretStr("sqlite:///registry.db"), LakeSettings(), component="kafka_sink", tables=frozenset()
+        cast("MetadataStore", None),
+        clock,
+        SecretStr("sqlite:///registry.db"),
+        LakeSettings(),
+        component="kafka_sink",
+        tables=frozenset(),
     )
     settings = KafkaSinkSettings.model_validate({"bootstrap_servers": "localhost:1", "send_interval_s": interval_s})
     sink, began = SlowBroker(settings, context, broker_s), clock.monotonic()
