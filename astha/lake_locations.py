@@ -2,8 +2,8 @@
 
 `astha up` and `astha registry migrate` record those of the settings. If there are none, the first process that needs
 one records `warehouse` beside the registry's SQLite file; with a registry on a server it is refused, as no directory is
-the same for every process. From then on every process uses the recorded ones; settings that say something else are refused.
-`astha registry locations` shows and changes them.
+the same for every process. From then on every process uses the recorded ones, and settings that say something else are
+refused. `astha registry locations` shows and changes them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ async def located(settings: Settings, store: LakeLocations, *, record: bool = Fa
                 f"lake.{name} is {location}, but that of this registry is {recorded[name]}: remove the setting, or "
                 f"change the registry's with `{_CHANGE} --{name} {location}`"
             )
-    return settings.model_copy(update={"lake": settings.lake.model_copy(update=known)})
+    lake = settings.lake.model_copy(update={str(name): location for name, location in known.items()})
+    return settings.model_copy(update={"lake": lake})
 
 
 async def record_explicit(settings: Settings, store: LakeLocations) -> bool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from astha.errors import AsthaError
 from astha.lake_locations import located
-from astha.settings import Settings, load_settings
+from astha.settings import load_settings
 from astha.wiring import context
 from components.api.arguments import Records, names_of, records_of
 from components.api.scan import Scan

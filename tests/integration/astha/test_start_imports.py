@@ -37,10 +37,10 @@ print(json.dumps(sorted(sys.modules)))
 def test_the_start_imports_what_it_needs(url: str, tmp_path: Path) -> None:
     (tmp_path / "subscriptions.yaml").write_text("components: {}\n")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ASTHA_")}
-    own = {"PYTHONPATH": str(ROOT), "ASTHA_REGISTRY": url, "ASTHA_LAKE__WAREHOUSE": f"{tmp_path}/warehouse"}
+    given = {"PYTHONPATH": str(ROOT), "ASTHA_REGISTRY": url, "ASTHA_LAKE__WAREHOUSE": f"{tmp_path}/warehouse"}
     ended = subprocess.run(
         [sys.executable, "-c", START],
-        cwd=tmp_path, env={**inherited, **own},
+        cwd=tmp_path, env={**inherited, **given},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
