@@ -135,7 +135,7 @@ async def _daemon(url: str, events: Path) -> AsyncIterator[_Daemon]:
     subscriptions = events.with_suffix(".yaml")
     subscriptions.write_text(_SUBSCRIPTIONS)
     settings = {"ASTHA_REGISTRY": url, "ASTHA_SUBSCRIPTIONS": str(subscriptions), "ASTHA_SERVER__PORT": "0"}
-    warehouse = str(events.with_name("warehouse"))  # no component writes there
+    warehouse = str(events.parent.with_name("warehouse"))  # of all daemons of a registry; no component writes there
     environment = deployed_environment(**settings, **{FILE: str(events), "ASTHA_LAKE__WAREHOUSE": warehouse})
     with log.open("w") as output:
         process = await asyncio.create_subprocess_exec(
