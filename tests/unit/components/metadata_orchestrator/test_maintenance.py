@@ -56,12 +56,16 @@ async def test_the_first_round_runs_at_once_and_a_failed_step_does_not_stop_it()
 
 @pytest.mark.parametrize("name", ["metadata_orchestrator", "snapshotter", "segment_store"])
 def test_components_share_one_threshold_for_stale_uploads(name: str) -> None:
-    around = ComponentContext(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
+    around = ComponentContext(
+        cast("MetadataStore", None), ManualClock(), SecretStr("sqlite:///registry.db"), LakeSettings()
+    )
     with pytest.raises(ConfigError, match="intents_stale_after_s"):
         load_component(name, {"intents_stale_after_s": 5}, around)
 
 
 def test_unknown_settings_are_refused() -> None:
-    around = ComponentContext(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
+    around = ComponentContext(
+        cast("MetadataStore", None), ManualClock(), SecretStr("sqlite:///registry.db"), LakeSettings()
+    )
     with pytest.raises(ConfigError, match="maintenance_every"):
         load_component("metadata_orchestrator", {"maintenance_every": 5}, around)
