@@ -12,7 +12,6 @@ from registry.contract import MetadataStore
 from registry.errors import AlreadyCommitted, AlreadyExists, Conflict, NotFound
 from registry.inputs import CatalogCommit, DeleteFileDraft
 from registry.models import PUBLISHED, UNPUBLISHED, CatalogRequest, IcebergCommit, Row, TableDeleteFile
-from registry.stores.sql import catalog_commits
 from tests.contracts.bad_input import Refused
 from tests.fixtures.stores import OpenStore
 from tests.samples import TABLE, file
@@ -320,8 +319,9 @@ async def test_a_metadata_file_needs_its_intent_if_asked_for(store: MetadataStor
 async def test_old_markers_and_requests_are_pruned(
     store: MetadataStore, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_commits, "KEPT_COMMITS", 3)
-    monkeypatch.setattr(catalog_commits, "PRUNE_EVERY", 1)
+    for backend in ("sql", "dynamodb"):
+        monkeypatch.setattr(f"registry.stores.{backend}.catalog_commits.KEPT_COMMITS", 3)
+        monkeypatch.setattr(f"registry.stores.{backend}.catalog_commits.PRUNE_EVERY", 1)
     other = Engine(store, name="u")
     await other.create()
     for number in range(6):
@@ -330,7 +330,8 @@ async def test_old_markers_and_requests_are_pruned(
     assert [row.snapshot_id for row in kept if row.table_id == engine.table_id] == [3, 4, 5]
     assert [row.table_id for row in kept].count(other.table_id) == 1
     assert await store.get_catalog_request("key-0") is not None
-    monkeypatch.setattr("registry.stores.sql.catalog_requests.KEPT_REQUESTS_MS", 0)
+    for module in ("sql.catalog_requests", "dynamodb.iceberg_catalog"):
+        monkeypatch.setattr(f"registry.stores.{module}.KEPT_REQUESTS_MS", 0)
     await engine.commit(snapshot_id=9)
     assert await store.get_catalog_request("key-0") is None
 
